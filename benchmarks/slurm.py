@@ -11,13 +11,22 @@ from typing import Any
 from benchmarks.lab import REPOSITORY, Broken, fresh_directory
 from benchmarks.report import median, percentile, table, verdict
 from benchmarks.settings import Settings
-from benchmarks.slurm_peers import GPUS_PER_NODE, Bed, Pilots, SbatchLoop, SlurmPeer, all_peers
+from benchmarks.slurm_peers import (
+    GPUS_PER_NODE,
+    PILOTS,
+    Bed,
+    Pilots,
+    SbatchLoop,
+    SlurmPeer,
+    all_peers,
+)
 from benchmarks.throughput import say
 
 NODES = ("n1", "n2", "n3", "n4")
 SLOTS = len(NODES) * GPUS_PER_NODE
 BATCH = 50
 BATCH_KINDS = ("new pilot", "pilot that is there", "sbatch")
+RATIO = "time per job / pilots"
 MIN_BATCH_RATIO = 3.0
 MAX_SLOT_SECONDS = 0.1
 """For each job of that batch, in each slot of a pilot that is there."""
@@ -48,7 +57,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         part = _Measurement(settings, cluster, peers, absent)
         short = part.many("true", min(settings.jobs, 100 if settings.quick else 1000), 0.0)
         long = part.many(SLEEP, 40 if settings.quick else 200, 1.0)
-        batch = part.batch(min(settings.rounds, 3))
+        batch = part.batch(min(settings.rounds, 2))
     report(short, long, batch, absent)
     return {"true": short, "sleep 1": long, "batch": batch, "missing": absent}
 
@@ -147,23 +156,33 @@ def report(
 ) -> None:
     """Print the tables."""
     rows = [
-        [name, str(taken["jobs"]), f"{taken['seconds']:.1f}", f"{taken['overhead']:.3f}"]
+        [name, str(taken["jobs"]), f"{taken['seconds']:.1f}", f"{taken['overhead']:.3f}",
+         ratio_of(taken, short)]
         for name, taken in short.items()
-    ]
+    ]  # fmt: skip
     print(f"\nSlurm: `true` on {len(NODES)} nodes with {GPUS_PER_NODE} GPUs each, one per job\n")
-    print(table(["", "jobs", "s", "s per slot and job"], rows))
+    print(table(["", "jobs", "s", "s per slot and job", RATIO], rows))
     rows = [
         [name, str(taken["jobs"]), f"{taken['seconds']:.1f}", f"{taken['overhead']:.2f}",
-         f"{median(taken['gaps']):.2f}", f"{percentile(taken['gaps'], 95):.2f}"]
+         f"{median(taken['gaps']):.2f}", f"{percentile(taken['gaps'], 95):.2f}",
+         ratio_of(taken, long)]
         for name, taken in long.items()
     ]  # fmt: skip
     print("\n`sleep 1`; from the end of a job to the start of the next one on the same GPU\n")
-    head = ["", "jobs", "s", "overhead per slot and job", "median gap", "p95 gap"]
+    head = ["", "jobs", "s", "overhead per slot and job", "median gap", "p95 gap", RATIO]
     print(table(head, rows))
     if all(batch.values()):
         report_batch({name: median(taken) for name, taken in batch.items()})
     for name, why in absent.items():
         print(f"missing: {name}: {why}")
+
+
+def ratio_of(taken: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
+    """Return the time per job as a multiple of that in pilots."""
+    if PILOTS not in found:
+        return ""
+    per_job = [each["seconds"] / each["jobs"] for each in (taken, found[PILOTS])]
+    return f"{per_job[0] / per_job[1]:.1f}"
 
 
 def report_batch(batch: dict[str, float]) -> None:

@@ -14,6 +14,7 @@ from benchmarks.home import Home, missing
 from benchmarks.lab import Broken, clean_environment, run
 
 SUBMITIT, HYPERQUEUE = "submitit==1.5.4", "hyperqueue==0.27.0"
+PILOTS = "stoker, pilots"
 GPUS_PER_NODE = 2
 POLL_SECONDS = 0.2
 LIMIT_SECONDS = 900.0
@@ -78,8 +79,8 @@ class SlurmPeer(ABC):
     """One way; only `run` is timed."""
 
     name: ClassVar[str]
-    max_jobs: ClassVar[int] = 1000
-    """Jobs of a run that takes a few minutes."""
+    max_jobs: ClassVar[int] = 40
+    """Jobs of a run that takes some seconds."""
 
     def prepare(self, cache: Path) -> str | None:
         """Install it once; return why it is missing, or None."""
@@ -124,7 +125,8 @@ class Stoker(SlurmPeer):
 class Pilots(Stoker):
     """Allocations are requested after the submission."""
 
-    name = "stoker, pilots"
+    name = PILOTS
+    max_jobs = 1000
     options = ("--pilot", "gpus=2 cores=2 time=60m max={nodes} idle=5m")
 
 
@@ -138,6 +140,7 @@ class SbatchArray(SlurmPeer):
     """One call of sbatch."""
 
     name = "sbatch --array"
+    max_jobs = 1000
 
     def run(self, bed: Bed, command: str, jobs: int, node: str = "") -> None:
         bed.command(*sbatch(node), f"--array=1-{jobs}", "--wrap", command)
@@ -165,7 +168,6 @@ class Submitit(SlurmPeer):
     """An array of Python functions that run the command: it has no other kind of job."""
 
     name = "submitit, map_array"
-    max_jobs = 200
     place: Path | None = None
 
     def prepare(self, cache: Path) -> str | None:

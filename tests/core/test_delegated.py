@@ -213,6 +213,8 @@ def test_why_says_that_it_waits_in_the_queue_there():
     start = story.now + 1500
     story.about(e.AttemptQueued, job, external_id="4711", reason="Resources", start=start)
     assert told(story, job) == "queued on lab (4711: Resources; expected start in 25 min)"
+    story.now += 1800
+    assert told(story, job) == "queued on lab (4711: Resources; handed over 30 min ago)"
     story.silent("lab")
     assert "whether it runs is known when lab answers" in told(story, job)
 

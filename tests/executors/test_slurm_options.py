@@ -8,8 +8,9 @@ from stoker.core.model.resources import GPU
 from stoker.core.model.units import BadValue
 from stoker.executors.slurm.commands import SlurmCommands, SlurmError, error_text, parse_row
 from stoker.executors.slurm.options import (
-    PilotShape,
     SlurmOptions,
+    SlurmPilotShape,
+    cluster_addition,
     describe,
     parse_options,
     parse_pilot,
@@ -18,7 +19,7 @@ from stoker.executors.slurm.options import (
 
 def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
     shape = parse_pilot("gpus=a100:2 cores=8 mem=32G time=90m max=4 idle=5m")
-    assert shape == PilotShape(2, "a100", 8, 32768, 5400, 4, 300)
+    assert shape == SlurmPilotShape(2, "a100", 8, 32768, 5400, 4, 300)
     assert shape.sbatch_options() == [
         "--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--gres=gpu:a100:2", "--mem=32768M",
         "--time=90",
@@ -40,7 +41,7 @@ def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
     [
         ("gpus=2", "--pilot needs time="),
         ("gpus=x time=1h", "gpus takes a whole number"),
-        ("time=10s", "time=10s is too short"),
+        ("time=10s", "time= must be at least 5 min"),
         ("time=1h time=2h", "time is given twice"),
         (
             "time=1h colour=red",
@@ -50,7 +51,7 @@ def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
 )
 def test_an_invalid_shape_is_rejected(text: str, expected: str) -> None:
     with pytest.raises(BadValue, match="--pilot") as error:
-        parse_pilot(text)
+        cluster_addition("lab", {"pilot": text}, False, 0.0)
     assert expected in str(error.value)
 
 
@@ -60,6 +61,17 @@ def test_options_that_stoker_sets_itself_are_rejected() -> None:
         parse_options({"sbatch": "--job-name=mine"})
     with pytest.raises(BadValue, match="no option 'color'"):
         parse_options({"color": "red"})
+
+
+def test_attempts_of_a_priority_get_further_options() -> None:
+    given = '{"10": "--qos=high", "-5": "-p low"}'
+    options = parse_options({"sbatch": "-p gpu", "priority_options": given})
+    found = [" ".join(options.given_options(priority)) for priority in (-9, 0, 10, 99)]
+    assert found == ["-p gpu", "-p gpu -p low", "-p gpu --qos=high", "-p gpu --qos=high"]
+    with pytest.raises(BadValue, match="priority_options: 'high' is not a priority"):
+        parse_options({"priority_options": '{"high": "--qos=high"}'})
+    with pytest.raises(BadValue, match="stoker sets --array itself"):
+        parse_options({"priority_options": '{"1": "--array=1-9"}'})
 
 
 def test_a_cluster_without_pilots_gets_one_slurm_job_per_attempt() -> None:

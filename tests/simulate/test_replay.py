@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from memory_store import MemoryStore
 from stoker.core import events as e
@@ -108,6 +109,38 @@ def test_a_preemption_waits_for_a_checkpoint_and_costs_a_restart() -> None:
     long, short = run.results
     assert (short.start_time, short.end_time) == (1500.0, 1600.0)
     assert (long.preemptions, long.end_time, long.run_time) == (1, 10_160.0, 10_060.0)
+
+
+LIMITS_ONLY = ReplayAssumptions(time_limits_only=True, non_preemptible=True)
+
+
+def ending(job: TraceJob, assumed: ReplayAssumptions) -> JobResult:
+    """Run a job on two nodes; one ends after 1000 s, and until then the other one is in use."""
+    first, second = parse_cluster("2x1")
+    blocker = TraceJob(submit_time=0.0, duration=1000.0, non_preemptible=True, time_limit=1800)
+    nodes = [second, replace(first, ends_at=1000.0)]
+    run = replay(Workload(title="", jobs=[blocker, job]), nodes, "backfill", {}, assumed)
+    assert (run.unfinished, run.results[0].start_time) == (0, 0.0)
+    return run.results[1]
+
+
+def test_a_job_stops_before_its_node_ends_and_continues_on_another() -> None:
+    result = ending(TraceJob(submit_time=1.0, duration=2000.0), FREE)
+    assert (result.start_time, result.preemptions) == (1.0, 1)
+    assert result.run_time == pytest.approx(2000.0)
+
+
+@pytest.mark.parametrize(("limit", "start"), [(850, 1.0), (900, 1000.0)])
+def test_a_job_starts_where_it_will_be_done_by_the_end_of_the_node(
+    limit: int, start: float
+) -> None:
+    job = TraceJob(submit_time=1.0, duration=800.0, time_limit=limit)
+    assert ending(job, LIMITS_ONLY).start_time == start
+
+
+def test_a_job_that_cannot_continue_ends_with_its_node() -> None:
+    result = ending(TraceJob(submit_time=1.0, duration=2000.0), LIMITS_ONLY)
+    assert (result.start_time, result.end_time) == (1.0, 1000.0)
 
 
 # -- what holds whatever comes --------------------------------------------------------------

@@ -5,8 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stoker.core.model.units import BadValue
+from stoker.schema.node import AllocationView
 from stoker.simulate.arguments import Options
 from stoker.simulate.whatif import api_views, cluster_model, render, whatif
 from stoker.simulate.whatif.api_views import WhatIfInput
@@ -79,6 +81,14 @@ def test_what_runs_goes_on_where_it_is_and_what_waits_gets_what_is_left() -> Non
     assert found[4] == Forecast(start=300.0, end=360.0)  # on machine a, when that is free
     assert found[5] == Forecast(start=0.0, end=60.0)  # beside job 3
     assert found[6] == Forecast(start=360.0, end=420.0)
+
+
+def test_what_runs_on_a_node_that_ends_continues_elsewhere() -> None:
+    queue = facts([running(1, "2", "a", ["0", "1"], 500, training=TRAINS)])
+    queue.nodes[0] = replace(queue.nodes[0], allocation=AllocationView(id="7", end=ago(-400)))
+    assert evaluate(queue, question()).before[1].end == pytest.approx(500.0, abs=60)
+    alone = evaluate(queue, question(remove=["b"]))
+    assert alone.before[1] != alone.after[1] == Forecast(start=None, end=None)
 
 
 def test_a_dependent_job_runs_after_its_dependency() -> None:

@@ -79,6 +79,22 @@ def test_a_training_job_stops_within_the_grace_time_of_a_preemption(
     assert_resumed_once(idle, job, at_epoch=2)
 
 
+def test_a_training_job_in_a_pilot_is_preempted_at_a_checkpoint_and_resumes_there(
+    slurm: SlurmCluster, idle: DaemonFixture
+) -> None:
+    add_cluster(idle, pilot="gpus=1 cores=2 mem=1G time=30m max=1 idle=60s")
+    job = train(idle, 0)
+    urgent = submit(idle, "exit 5", "--priority", "10")
+    until(lambda: list((idle.user / ".stoker/run").glob(f"*/{job}.0.reports/stop")))
+    allow(idle, 1)
+    assert idle.end_of(urgent)["result"] == 5
+    allow(idle, 2)
+    view = idle.end_of(job)
+    assert (view["result"], view["node"], len(view["attempts"])) == (0, "lab-1", 2)
+    assert "trained 111" in idle.output(job)
+    assert counted(idle) == sorted(set(counted(idle)))
+
+
 def test_a_job_that_no_pilot_is_long_enough_for_says_so(
     slurm: SlurmCluster, idle: DaemonFixture
 ) -> None:

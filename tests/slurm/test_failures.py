@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.daemon_fixture import DaemonFixture, kill, until
+from e2e.daemon_fixture import DaemonFixture, alive, kill, until
 from executors.contract import FIRST
 from slurm.actions import (
     HOLD,
@@ -192,6 +192,28 @@ def test_an_attempt_in_a_cancelled_pilot_is_lost_at_once_and_runs_again(
     release_jobs(idle)
     assert idle.end_of(again)["result"] == 5
     assert sorted(ran(idle)) == [again, again, fails]
+
+
+def test_a_job_runs_again_when_slurm_gives_its_node_up_although_the_script_lives_on(
+    slurm: SlurmCluster, idle: DaemonFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host of Slurm's commands does not see the processes of the nodes."""
+    wrap(idle, "env", 'exec unshare --pid --fork --mount-proc "$REAL" "$@"', monkeypatch)
+    add_cluster(idle)
+    job = submit(idle, f"{ONCE}; {HOLD}; exit 5", "--requeue")
+    until(lambda: ran(idle) == [job])
+    pid, [[node]] = idle.becomes(job, "RUNNING")["pid"], slurm.jobs(format="%N")
+    slurm.end_daemon(node, signal.SIGKILL)
+    try:
+        slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        until(lambda: ran(idle) == [job, job])
+        assert alive(pid)
+        assert "NODE_FAIL" in idle.log
+        release_jobs(idle)
+        assert idle.end_of(job)["result"] == 5
+    finally:
+        slurm.start_node(node)
+    assert ran(idle) == [job, job]
 
 
 def test_a_job_that_slurm_signals_before_its_agent_is_lost_with_the_allocation(

@@ -20,6 +20,7 @@ from stoker.executors.slurm import monitor
 from stoker.executors.slurm.commands import SlurmCommands
 from stoker.executors.slurm.handover import job_tracker
 from stoker.executors.slurm.handover.executor import HandoverExecutor
+from stoker.executors.slurm.options import parse_options
 
 FOREVER = "echo {id} >>$HOME/ran; while :; do sleep 1; done"
 
@@ -229,6 +230,20 @@ def test_one_refusal_stops_those_that_would_follow_and_lets_others_go_first(
 def cancelled(event: e.Event) -> e.StartCancelled:
     assert isinstance(event, e.StartCancelled)
     return event
+
+
+def test_of_two_partitions_that_of_the_priority_counts(
+    slurm: SlurmCluster, bench: HandoverBench
+) -> None:
+    executor = bench.executor
+    assert isinstance(executor, HandoverExecutor)
+    executor.options = parse_options(
+        {"sbatch": "-p wrong", "priority_options": '{"0": "--partition=high"}'}
+    )
+    executor.start(bench.script(FIRST, "touch $HOME/begun; sleep 2"))
+    bench.until((bench.home / "begun").exists)
+    assert slurm.jobs(format="%P") == [["high"]]
+    assert bench.exit(FIRST).code == 0
 
 
 # -- a full disk ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from slurm.actions import (
 )
 from slurm.slurm_cluster import SlurmCluster
 from ssh.gpus import NVIDIA_SMI, write_gpus
+from stoker.cli.output import times
 
 
 def test_a_job_runs_in_a_pilot_that_is_released_when_it_is_idle(
@@ -135,6 +136,11 @@ def test_a_queued_pilot_is_shown_with_what_slurm_says_of_it(
     assert (pilot["state"], pilot["cluster"], pilot["kind"]) == ("queued", "lab", "slurm-pilot")
     assert (pilot["allocation"]["id"], pilot["allocation"]["reason"]) == (id, "Resources")
     assert pilot["allocation"]["start"] is not None
+    estimate = until(lambda: idle.client.eta([str(job)])["jobs"][0]["start"])
+    assert estimate["basis"] == "the schedule of its cluster"
+    likely, start = times.epoch(estimate["likely"]), pilot["allocation"]["start"]
+    assert abs((likely or 0.0) - (times.epoch(start) or 0.0)) < 60
+    assert idle.stoker("eta", job).stdout.endswith("from the schedule of its cluster.\n")
     table = idle.stoker("nodes").stdout
     assert "0 pilots, 1 waiting in Slurm's queue" in table
     assert f"Slurm job {id}: Resources" in table

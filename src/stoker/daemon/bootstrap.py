@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
 from stoker.core.events import Event
+from stoker.core.explain.forecast_input import ExpectedNode
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
@@ -222,7 +223,12 @@ def assemble_daemon(
     def build_forecasts() -> ForecastClient:
         from stoker.daemon.workers.forecast_client import ForecastClient
 
-        return ForecastClient(context, reactor)
+        return ForecastClient(context, reactor, expected_nodes)
+
+    def expected_nodes() -> list[ExpectedNode]:
+        if scaler.value is None:
+            return []
+        return scaler.value.expected_nodes(registry.allocation)
 
     def build_sweeps() -> SweepController:
         from stoker.daemon.sweeps.controller import SweepController

@@ -17,7 +17,8 @@ from stoker.core.measurement.foreign_use import Thresholds
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
 from stoker.daemon.listen_address import split
 from stoker.executors.clusters import KINDS
-from stoker.executors.slurm.options import parse_ahead, parse_options
+from stoker.executors.pilot_shape import parse_ahead
+from stoker.executors.slurm.options import parse_options
 from stoker.executors.ssh.address import parse_address
 
 DOCUMENTATION = "see Configuration in the documentation"
@@ -193,6 +194,7 @@ class ConfiguredCluster(Struct, frozen=True):
     # of Slurm
     ssh: NodeAddress | None = None
     sbatch: SbatchOptions | None = None
+    priority_options: Json = None
     # of Kubernetes
     context: Text | None = None
     namespace: Text | None = None

@@ -10,36 +10,17 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from stoker.core.events import NodeAdded
-from stoker.core.model.hardware import NodeFacts
 from stoker.executors.kubernetes import options as kubernetes
+from stoker.executors.pilot_shape import PilotShape
 from stoker.executors.slurm import options as slurm
-
-
-class PilotTemplate(Protocol):
-    """One allocation that joins as a node."""
-
-    @property
-    def max_pilots(self) -> int:
-        """How many there may be."""
-
-    @property
-    def idle_seconds(self) -> int:
-        """An allocation without jobs is released after this time."""
-
-    @property
-    def usable_seconds(self) -> float:
-        """The longest time limit of a job that can start in a new allocation."""
-
-    def node_facts(self, name: str) -> NodeFacts:
-        """Return the resources that such a node has, as far as they are declared."""
 
 
 class ClusterOptions(Protocol):
     """The options of a cluster, parsed."""
 
     @property
-    def pilot(self) -> Any:
-        """The PilotTemplate."""
+    def pilot(self) -> PilotShape:
+        """The allocations that join as nodes."""
 
     @property
     def has_pilots(self) -> bool:

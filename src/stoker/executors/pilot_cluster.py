@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stoker.core.launch.launch import Launch
 from stoker.core.model.hardware import NodeFacts
-from stoker.executors.clusters import PilotTemplate
+from stoker.executors.pilot_shape import PilotShape
 from stoker.executors.port import (
     AttemptId,
     Barrier,
@@ -38,10 +38,10 @@ class ClusterMonitor(Protocol):
         """Poll no more."""
 
 
-class ClusterReading(Struct, frozen=True):
+class PilotClusterReading(Struct, frozen=True):
     """A cluster that answers, and the shape of its pilots."""
 
-    pilot: PilotTemplate
+    pilot: PilotShape
     cores: int = 0
     memory_total: int = 0
     memory_available: int = 0
@@ -54,7 +54,7 @@ class ClusterReading(Struct, frozen=True):
 class PilotClusterExecutor(Executor):
     """Reports whether the cluster answers."""
 
-    def __init__(self, monitor: ClusterMonitor, pilot: PilotTemplate) -> None:
+    def __init__(self, monitor: ClusterMonitor, pilot: PilotShape) -> None:
         self.monitor, self.pilot = monitor, pilot
         self._sink: ExecutorSink | None = None
         self._is_reported = False
@@ -87,7 +87,7 @@ class PilotClusterExecutor(Executor):
         elif not self._is_reported:
             self._is_reported = True
             self._sink.node_up([])
-            self._sink.node_reading(ClusterReading(self.pilot))
+            self._sink.node_reading(PilotClusterReading(self.pilot))
 
     def recover(self, attempts: Sequence[RecoverableAttempt]) -> None:
         """Do nothing: no attempt was started here."""

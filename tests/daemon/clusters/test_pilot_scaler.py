@@ -2,18 +2,29 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from core.scenario import Afar, gpus
 from stoker.core import events as e
+from stoker.core.explain.forecast import (
+    CLUSTER_DECIDES,
+    CLUSTER_SCHEDULE,
+    JobForecast,
+    Kind,
+    start_end_estimate,
+)
+from stoker.core.explain.forecast_input import forecast_input
 from stoker.core.explain.why import explain_job, reason
 from stoker.core.model.spec import Training
 from stoker.daemon.clusters.pilot_scaler import PilotScaler, clusters_with_pilots
 from stoker.daemon.submission.checks import check_satisfiable
 from stoker.engine import CommandRejected, Instant
+from stoker.executors.port import Allocation
 from stoker.executors.slurm.handover.executor import HandoverReading
 from stoker.executors.slurm.options import cluster_addition, parse_options
+from stoker.simulate.forecast.futures import forecast
 from virtual_reactor import VirtualReactor
 
 OPTIONS = {"pilot": "gpus=2 cores=4 mem=8G time=1h max=2 idle=5m", "sbatch": "-p gpu"}
@@ -75,6 +86,37 @@ def test_a_pending_job_causes_one_request() -> None:
     assert lab.scale() == []
 
 
+def test_a_start_is_expected_when_the_cluster_expects_to_provide_an_allocation() -> None:
+    lab = Lab()
+    first, second, large = lab.submit(gpus(2), limit=600), lab.submit(limit=60), lab.submit(gpus(3))
+    lab.plan()
+    lab.scale()
+
+    def predicted(start: float | None, is_queued: bool = True) -> dict[int, JobForecast]:
+        allocation = Allocation("4711", is_queued, "Resources", start, None)
+        nodes = lab.scaler.expected_nodes(lambda name: allocation if name == "lab-1" else None)
+        input = forecast_input(lab.state, lab.now, lab.boot, {}, nodes)
+        return {each.job: each for each in forecast(msgspec.json.encode(input)).jobs}
+
+    found = predicted(lab.now + 500)
+    estimate = start_end_estimate(found[first], lab.job(first), lab.now, lab.now)
+    assert estimate.start is not None
+    assert estimate.start.likely == pytest.approx(lab.now + 500)
+    assert (estimate.start.low, estimate.start.high) == pytest.approx(
+        (lab.now + 270, lab.now + 926), abs=1
+    )
+    assert (estimate.start.kind, estimate.start.basis) == (Kind.SIMILAR, CLUSTER_SCHEDULE)
+    behind = found[second].start
+    assert behind is not None
+    assert (behind.kind, behind.basis) == (Kind.SIMILAR, CLUSTER_SCHEDULE)
+    assert found[large].never == "it needs something whose end cannot be estimated"
+    starting = predicted(lab.now - 1, is_queued=False)[first].start
+    assert starting is not None
+    assert starting.at == [lab.now] * 9
+    for unknown in (None, lab.now - 1):
+        assert predicted(unknown)[first].never == CLUSTER_DECIDES
+
+
 def test_requests_stop_at_the_maximum() -> None:
     lab = Lab()
     lab.submit(count=9)
@@ -102,6 +144,22 @@ def test_an_idle_pilot_is_released_after_its_time() -> None:
     lab.now += 299
     assert lab.scale() == []
     lab.now += 2
+    assert names(lab.scale()) == ["NodeRemoved lab-1"]
+
+
+def test_a_pilot_that_a_new_daemon_has_not_reached_yet_is_kept() -> None:
+    """Its last job may have ended meanwhile, which is known before its resources are."""
+    lab = Lab()
+    job = lab.submit(gpus(2))
+    lab.plan()
+    lab.scale()
+    lab.join("lab-1")
+    assert lab.plan() == [job]
+    lab.run(job)
+    lab.tell(e.NodeUnreachable(at=lab.now, node="lab-1", why="not reached", boot=lab.boot))
+    lab.exited(job)
+    assert lab.scale() == []
+    lab.now += 301
     assert names(lab.scale()) == ["NodeRemoved lab-1"]
 
 

@@ -36,9 +36,9 @@ def test_a_pod_without_a_time_limit_runs_any_job() -> None:
 
 
 def test_a_pod_has_a_core_for_each_gpu() -> None:
-    assert parse_pilot("image=img").core_count == 1
-    assert parse_pilot("image=img gpus=4").core_count == 4
-    assert parse_pilot("image=img gpus=4 cores=2").core_count == 2
+    assert parse_pilot("image=img").cores == 1
+    assert parse_pilot("image=img gpus=4").cores == 4
+    assert parse_pilot("image=img gpus=4 cores=2").cores == 2
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_pod_has_a_core_for_each_gpu() -> None:
 )
 def test_a_wrong_shape_is_rejected(text: str, message: str) -> None:
     with pytest.raises(BadValue, match=re.escape(message)):
-        parse_pilot(text)
+        cluster_addition("lab", {"pilot": text}, False, 0.0)
 
 
 def test_the_image_of_the_cluster_is_that_of_its_pilots() -> None:

@@ -21,6 +21,7 @@ INTERVAL_SHARE = 0.8
 """Probability that the actual time is within the printed range."""
 
 CLUSTER_DECIDES = "the cluster decides when it starts"
+CLUSTER_SCHEDULE = "the schedule of its cluster"
 OUT_OF_DATE = "the forecast is out of date, a newer one is being computed"
 
 
@@ -160,8 +161,7 @@ def queued_estimate(forecast: JobForecast, job: Job, at: float, now: float) -> S
         times = [None if each is None else each + later for each in end.at]
         latest = None if end.latest is None else end.latest + later
         ends = interval(replace(end, at=times, until=end.until + later, latest=latest), now)
-    basis = "the schedule of its cluster"
-    starts = TimeInterval(now + MIN_SECONDS, start, None, Kind.SIMILAR, basis)
+    starts = TimeInterval(now + MIN_SECONDS, start, None, Kind.SIMILAR, CLUSTER_SCHEDULE)
     return StartEndEstimate(at, starts, ends)
 
 

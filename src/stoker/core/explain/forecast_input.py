@@ -7,6 +7,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.spec import Spec
@@ -19,6 +20,14 @@ from stoker.core.state.state import State
 
 MAX_PENDING_JOBS = 1000
 """Pending jobs in one forecast; jobs behind them start later, and their position is unknown."""
+
+
+class ExpectedNode(Struct, frozen=True):
+    """A node that another scheduler is expected to provide."""
+
+    at: float
+    """When it does so, by the wall clock."""
+    facts: NodeFacts
 
 
 class ForecastInput(Struct, kw_only=True):
@@ -37,6 +46,7 @@ class ForecastInput(Struct, kw_only=True):
     """From this time on, every submission is among the jobs, unless too many are pending."""
     runs: dict[str, list[tuple[str, float]]] = {}
     """Completed runs by `name_key`, newest first: `command_key` and seconds."""
+    expected_nodes: list[ExpectedNode] = []
 
 
 def run_seconds(job: Job) -> float | None:
@@ -60,7 +70,11 @@ def name_key(job: Job) -> str:
 
 
 def forecast_input(
-    state: State, at: float, boot: float, runs: dict[str, list[tuple[str, float]]]
+    state: State,
+    at: float,
+    boot: float,
+    runs: dict[str, list[tuple[str, float]]],
+    expected_nodes: list[ExpectedNode] | None = None,
 ) -> ForecastInput:
     """Return the input of a forecast. It shares the jobs with the state: encode it at once."""
     eligible = first_jobs(state.pending, state.jobs, MAX_PENDING_JOBS)
@@ -77,7 +91,7 @@ def forecast_input(
     return ForecastInput(
         at=at, boot=boot, record=state.record, specs=specs, jobs=jobs,
         sweeps=[sweep for id, sweep in state.sweeps.items() if id in sweeps],
-        since=_since(jobs, ended), runs=runs,
+        since=_since(jobs, ended), runs=runs, expected_nodes=expected_nodes or [],
     )  # fmt: skip
 
 

@@ -36,6 +36,9 @@ from stoker.core.state.eligibility import dependency_status_of
 from stoker.core.state.record import NOT_REACHED_YET
 from stoker.core.state.state import State
 
+MIN_QUEUED_SECONDS = 60.0
+"""Time in the queue of another scheduler after which it is shown."""
+
 
 class Explanation(Struct, frozen=True):
     """Why a job is in its state, and what would let it start."""
@@ -152,10 +155,13 @@ def _not_running(state: State, job: Job, now: float) -> tuple[str | None, str | 
     """Return what keeps a placed job from running: the queue of its node, or no answer."""
     unreachable = unreachable_since(state, job)
     if not unreachable and job.state is JobState.QUEUED and job.placement is not None:
-        details = ": ".join(filter(None, (job.external_id, job.note)))
+        details = [": ".join(filter(None, (job.external_id, job.note)))]
         if job.queue_start is not None and job.queue_start > now:
-            details += f"; expected start in {approximate_duration(job.queue_start - now)}"
-        return "Queued", f"queued on {job.placement.node}" + (f" ({details})" if details else "")
+            details.append(f"expected start in {approximate_duration(job.queue_start - now)}")
+        if job.allocated_at is not None and now - job.allocated_at >= MIN_QUEUED_SECONDS:
+            details.append(f"handed over {approximate_duration(now - job.allocated_at)} ago")
+        text = "; ".join(filter(None, details))
+        return "Queued", f"queued on {job.placement.node}" + (f" ({text})" if text else "")
     if not unreachable:
         return None, None
     texts = [

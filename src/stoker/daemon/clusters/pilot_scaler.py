@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.explain.forecast_input import ExpectedNode
 from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.units import BadValue, approximate_duration, format_duration
 from stoker.core.placement.horizon import usable_until
@@ -23,7 +24,9 @@ from stoker.core.state.state import State
 from stoker.daemon.nodes.configured import is_same_node, jobs_on_node, pilots_of
 from stoker.daemon.runtime.command_queue import QueuedCommand
 from stoker.engine import Command, CommandResult, Instant
-from stoker.executors.clusters import ClusterOptions, PilotTemplate, clusters, kind_of
+from stoker.executors.clusters import ClusterOptions, clusters, kind_of
+from stoker.executors.pilot_shape import PilotShape
+from stoker.executors.port import Allocation
 from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)
@@ -142,7 +145,7 @@ class PilotScaler:
         if state.record.cordoned.get(cluster) != history.problem:
             events.append(e.NodeCordoned(at=now.wall, node=cluster, why=history.problem))
         for name, since in history.idle_since.items():
-            waits = name in state.record.unreachable
+            waits = name not in state.record.nodes  # a new daemon reaches the others again
             ends = not usable_until(state.cluster, name, now.wall)
             if now.boot - since >= (0 if waits or ends else shape.idle_seconds):
                 self._waiting.pop(name, None)  # released, not failed
@@ -171,6 +174,26 @@ class PilotScaler:
         elif is_own and not options.hands_over and not jobs_on_node(state, name):
             yield e.NodeRemoved(at=at, name=name)
 
+    def expected_nodes(
+        self, allocation_of: Callable[[str], Allocation | None]
+    ) -> list[ExpectedNode]:
+        """Return the pilots that have not joined yet, if their start is known."""
+        state, now, expected = self.state(), self.clock().wall, []
+        for cluster, options in clusters_with_pilots(state):
+            shape = options.pilot
+            declared = self._history(cluster).facts or shape.node_facts(cluster)
+            for name in pilots_of(state, cluster):
+                allocation = allocation_of(name)
+                if allocation is None or name in state.record.nodes:
+                    continue
+                start = allocation.start if allocation.is_queued else now
+                if start is None or start < now:
+                    continue
+                end = start + shape.seconds if shape.seconds else None
+                facts = replace(declared, name=name, on_demand=0, max_seconds=0, ends_at=end)
+                expected.append(ExpectedNode(start, facts))
+        return expected
+
     def _new_pilots(
         self, state: State, cluster: str, count: int, at: float
     ) -> Iterator[e.NodeAdded]:
@@ -197,7 +220,7 @@ def clusters_with_pilots(state: State) -> Iterator[tuple[str, ClusterOptions]]:
             yield name, options
 
 
-def pilots_needed(state: State, shape: PilotTemplate, facts: NodeFacts | None) -> tuple[int, int]:
+def pilots_needed(state: State, shape: PilotShape, facts: NodeFacts | None) -> tuple[int, int]:
     """Return how many further pilots the first pending job needs that they could run.
 
     Also the seconds for which it needs them.

@@ -32,6 +32,7 @@ from stoker.daemon.nodes.remote_node import NodeState, RemoteNode
 from stoker.daemon.runtime.clock import system_clock
 from stoker.engine import Instant
 from stoker.executors.port import (
+    Allocation,
     AttemptRecords,
     Executor,
     NodeReading,
@@ -332,6 +333,11 @@ class ExecutorRegistry:
         """Return the last statistics of a node's GPUs, by UUID."""
         node = self.nodes.get(name)
         return node.detector.latest if node is not None else {}
+
+    def allocation(self, name: str) -> Allocation | None:
+        """Return what another scheduler says of a node; None if it provides none."""
+        node = self.nodes.get(name)
+        return node.executor.allocation if node is not None else None
 
     # -- reports of executors -------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from stoker.core.explain.forecast import (
     start_end_estimate,
 )
 from stoker.core.explain.forecast_input import (
+    ExpectedNode,
     command_key,
     forecast_input,
     name_key,
@@ -73,8 +74,14 @@ IRRELEVANT_EVENTS = (
 class ForecastClient:
     """The latest forecast, and the process that computes the next one."""
 
-    def __init__(self, context: RequestContext, reactor: Reactor) -> None:
-        self.context = context
+    def __init__(
+        self,
+        context: RequestContext,
+        reactor: Reactor,
+        expected_nodes: Callable[[], list[ExpectedNode]] = list,
+    ) -> None:
+        """`expected_nodes` returns the nodes that other schedulers have announced."""
+        self.context, self.expected_nodes = context, expected_nodes
         self.latest: Forecast | None = None
         self.jobs: dict[int, JobForecast] = {}
         self.is_outdated = True
@@ -165,7 +172,9 @@ class ForecastClient:
         self.started_at = time.monotonic()
         self._timeout.request(TIMEOUT_SECONDS)
         if self.process.start(COMMAND):
-            request = forecast_input(state, now.wall, now.boot, self._runs(state))
+            request = forecast_input(
+                state, now.wall, now.boot, self._runs(state), self.expected_nodes()
+            )
             self.process.send(msgspec.json.encode(request) + b"\n")
 
     def _runs(self, state: State) -> dict[str, list[tuple[str, float]]]:

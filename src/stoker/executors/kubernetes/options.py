@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from stoker.core.events import NodeAdded
-from stoker.core.model.hardware import POOL_PREFIX, DeviceFacts, NodeFacts
-from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.model.units import (
-    THOUSAND,
-    BadValue,
-    approximate_duration,
-    parse_duration,
-    parse_memory,
-)
-from stoker.core.placement.horizon import END_GRACE_SECONDS
+from stoker.core.model.units import BadValue, approximate_duration
 from stoker.executors.kubernetes.handover.pod_template import PodTemplate, VolumeRule
+from stoker.executors.pilot_shape import (
+    COMMON_WORDS,
+    MAX_AHEAD,
+    MIN_AHEAD,
+    PilotShape,
+    WordTable,
+    check_time_limit,
+    parse_ahead,
+    parse_json,
+    parse_priorities,
+    parse_words,
+)
 
 SCHEME = "kubernetes://"
-MIN_AHEAD, MAX_AHEAD = 8, 200
-"""Attempts that may be pending in the cluster."""
-START_SECONDS, MIN_SECONDS = 60, 300
-"""Time until a job starts in a new pilot, and the shortest time limit that is of use."""
-DEFAULT_IDLE_SECONDS, DEFAULT_MAX_PILOTS = 300, 1
-MAX_COUNT = 4096
-"""Of GPUs, cores and pods in --pilot."""
 MAX_NAME_LENGTH = 30
 """Of a cluster, whose name is a part of the names and labels of pods."""
 KEYS = (
@@ -42,53 +38,13 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
-class KubernetesPilotShape(Struct, frozen=True):
-    """One pod that joins as a node, and how many of them there may be."""
+class KubernetesPilotShape(PilotShape, frozen=True):
+    """One pod that joins as a node, and how many of them there may be.
 
-    gpus: int = 0
-    model: str = ""
-    """The value of the node label `nvidia.com/gpu.product`."""
-    gpu_memory: int = 0
-    """MiB of a GPU, for pods without a GPU driver; 0: unknown."""
-    cores: int = 0
-    """0: as many as GPUs, at least one."""
-    memory: int = 0
-    """MiB; 0: no limit of its own."""
-    seconds: int = 0
-    """Time limit of a pod; 0: none."""
-    max_pilots: int = DEFAULT_MAX_PILOTS
-    idle_seconds: int = DEFAULT_IDLE_SECONDS
-    """A pod without jobs is deleted after this time."""
+    `model` is the value of the node label `nvidia.com/gpu.product`.
+    """
+
     image: str = ""
-
-    @property
-    def core_count(self) -> int:
-        """Cores that a pod requests."""
-        return self.cores or max(self.gpus, 1)
-
-    @property
-    def usable_seconds(self) -> float:
-        """The longest time limit of a job that can start in a new pod."""
-        if not self.seconds:
-            return float("inf")
-        return self.seconds - END_GRACE_SECONDS - START_SECONDS
-
-    def node_facts(self, name: str) -> NodeFacts:
-        """Return the resources that such a node has, as far as they are declared."""
-        cores = self.core_count * THOUSAND
-        types: dict[str, tuple[DeviceFacts, ...]] = {CPU: (DeviceFacts(POOL_PREFIX, cores),)}
-        if self.memory:
-            types[MEMORY] = (DeviceFacts(POOL_PREFIX, self.memory),)
-        if self.gpus:
-            types[GPU] = tuple(
-                DeviceFacts(
-                    str(index), index=index, model=self.model or None,
-                    memory=self.gpu_memory or None,
-                )
-                for index in range(self.gpus)
-            )  # fmt: skip
-        limit = max(int(self.usable_seconds), 1) if self.seconds else 0
-        return NodeFacts(name, types, on_demand=self.max_pilots, max_seconds=limit)
 
 
 class KubernetesOptions(Struct, frozen=True):
@@ -152,7 +108,12 @@ def parse_options(options: Mapping[str, str]) -> KubernetesOptions:
         kubeconfig=options.get("kubeconfig", ""),
         image=image,
         volumes=parse_volumes(_json(options, "volumes", dict)),
-        priority_classes=_priority_classes(_json(options, "priority_classes", dict)),
+        priority_classes=tuple(
+            (least, _name(name, "priority_classes"))
+            for least, name in parse_priorities(
+                options.get("priority_classes", "{}"), "priority_classes"
+            )
+        ),
         node_selector=_labels(_json(options, "node_selector", dict)),
         tolerations=_tolerations(_json(options, "tolerations", list)),
         pull_secrets=tuple(
@@ -164,13 +125,6 @@ def parse_options(options: Mapping[str, str]) -> KubernetesOptions:
     )
 
 
-def parse_ahead(text: str) -> int:
-    """Parse the number of attempts that may be pending in the cluster; raise BadValue."""
-    if not text.isdecimal() or not 0 < int(text) <= MAX_AHEAD:
-        raise BadValue(f"--ahead takes a whole number from 1 to {MAX_AHEAD}, not '{text}'.")
-    return int(text)
-
-
 def cluster_addition(
     name: str, options: Mapping[str, str], shared: bool, at: float, configured: bool = False
 ) -> NodeAdded:
@@ -180,7 +134,7 @@ def cluster_addition(
             f"'{name}' cannot be the name of a Kubernetes cluster: use at most {MAX_NAME_LENGTH}"
             " lower-case letters, digits and dashes."
         )
-    parse_options(options)
+    check_time_limit(parse_options(options).pilot)
     return NodeAdded(
         at=at, name=name, address=SCHEME, executor="kubernetes", options=dict(options),
         shared=shared, configured=configured,
@@ -192,13 +146,7 @@ def cluster_addition(
 
 def _json(options: Mapping[str, str], key: str, kind: type) -> Any:
     """Return a map or a list that is stored as JSON."""
-    try:
-        value = json.loads(options[key]) if key in options else kind()
-    except ValueError:
-        raise BadValue(f"{key} is not valid JSON.") from None
-    if not isinstance(value, kind):
-        raise BadValue(f"{key} must be a {'table' if kind is dict else 'list'}.")
-    return value
+    return parse_json(options[key], key, kind) if key in options else kind()
 
 
 def parse_volumes(given: Mapping[str, Any]) -> tuple[VolumeRule, ...]:
@@ -221,18 +169,6 @@ def parse_volumes(given: Mapping[str, Any]) -> tuple[VolumeRule, ...]:
             f" '{text}'."
         )
     return tuple(rules)
-
-
-def _priority_classes(given: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
-    classes = []
-    for least, name in given.items():
-        try:
-            classes.append((int(least), _name(name, "priority_classes")))
-        except ValueError:
-            raise BadValue(
-                f'priority_classes: \'{least}\' is not a priority; write "10" = "high".'
-            ) from None
-    return tuple(sorted(classes))
 
 
 def _labels(given: Mapping[str, Any]) -> dict[str, str]:
@@ -261,56 +197,25 @@ def _name(text: Any, key: str) -> str:
 
 
 def parse_pilot(text: str, image: str = "") -> KubernetesPilotShape:
-    """Parse `gpus=4 image=IMAGE max=8 idle=5m cores=8 mem=32G time=8h vram=40G`."""
-    values: dict[str, str] = {}
-    for word in text.split():
-        name, equals, value = word.partition("=")
-        if not equals or not value or name not in ("gpus", "image", *_PARSERS):
-            known = ", ".join(("gpus", "image", *_PARSERS))
-            raise BadValue(f"--pilot: '{word}' is not one of {known}, each with =VALUE.")
-        if name in values:
-            raise BadValue(f"--pilot: {name} is given twice.")
-        values[name] = value
-    image = values.pop("image", image)
-    if not image:
+    """Parse `gpus=4 image=IMAGE max=8 idle=5m cores=8 mem=32G time=8h vram=40G`.
+
+    Without a number of cores, a pod has as many as GPUs.
+    """
+    fields = {"image": image, **parse_words(text, _PILOT_WORDS)}
+    shape = KubernetesPilotShape(**{"cores": max(fields["gpus"], 1), **fields})
+    if not shape.image:
         raise BadValue("--pilot needs image=, the container image of its pods.")
-    model, _, gpus = values.pop("gpus", "0").rpartition(":")
-    if not _LABEL_VALUE.fullmatch(model):
-        raise BadValue(f"--pilot: '{model}' is not a value of the label nvidia.com/gpu.product.")
-    fields = {
-        field: parse(values[name], name)
-        for name, (field, parse) in _PARSERS.items()
-        if name in values
-    }
-    count = 0 if gpus == "0" else _count(gpus, "gpus")
-    return KubernetesPilotShape(count, model, image=image, **fields)
+    if not _LABEL_VALUE.fullmatch(shape.model):
+        raise BadValue(
+            f"--pilot: '{shape.model}' is not a value of the label nvidia.com/gpu.product."
+        )
+    return shape
 
 
-def _count(text: str, name: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= MAX_COUNT:
-        raise BadValue(f"--pilot: {name} takes a whole number from 1 to {MAX_COUNT}, not '{text}'.")
-    return int(text)
-
-
-def _limit(text: str, name: str) -> int:
-    seconds = int(parse_duration(text, name))
-    if seconds < MIN_SECONDS:
-        least = approximate_duration(MIN_SECONDS)
-        raise BadValue(f"--pilot: time= must be at least {least}: no job starts near the end.")
-    return seconds
-
-
-def _idle(text: str, name: str) -> int:
-    return int(parse_duration(text, name))
-
-
-_PARSERS: dict[str, tuple[str, Callable[[str, str], int]]] = {
-    "time": ("seconds", _limit),
-    "max": ("max_pilots", _count),
-    "idle": ("idle_seconds", _idle),
-    "cores": ("cores", _count),
-    "mem": ("memory", parse_memory),
-    "vram": ("gpu_memory", parse_memory),
+_PILOT_WORDS: WordTable = {
+    "gpus": COMMON_WORDS["gpus"],
+    "image": ("image", lambda text, _: text),
+    **COMMON_WORDS,
 }
 
 
@@ -320,14 +225,9 @@ def describe(options: KubernetesOptions) -> str:
     if not options.has_pilots:
         return f"one pod per attempt, at most {waiting} of them pending"
     shape = options.pilot
-    parts = [f"{shape.gpus} {shape.model} GPU{'s' * (shape.gpus != 1)}".replace("  ", " ")]
-    parts = parts if shape.gpus else []
-    parts.append(f"{shape.core_count} core{'s' * (shape.core_count != 1)}")
-    parts += [f"{shape.memory} MiB of memory"] if shape.memory else []
     count = f"{shape.max_pilots} pod{'s' * (shape.max_pilots != 1)}"
-    limit = f" for {approximate_duration(shape.seconds)}" if shape.seconds else ""
     idle = approximate_duration(shape.idle_seconds)
-    text = f"up to {count} of {', '.join(parts)}{limit}, deleted after {idle} without jobs"
+    text = f"up to {count} of {shape.describe()}, deleted after {idle} without jobs"
     if options.hands_over:
         text += f"; a pod for each attempt that these cannot run, at most {waiting} pending"
     return text

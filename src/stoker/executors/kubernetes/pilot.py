@@ -36,7 +36,7 @@ class Pilot(Struct, frozen=True):
 
 def agent_variables(pod_name: str, shape: KubernetesPilotShape) -> dict[str, str]:
     """Return variables that describe its pod to the agent, which would see the whole node."""
-    variables = {"STOKER_PILOT": pod_name, "PILOT_CORES": str(shape.core_count)}
+    variables = {"STOKER_PILOT": pod_name, "PILOT_CORES": str(shape.cores)}
     if shape.memory:
         variables["PILOT_MEMORY"] = str(shape.memory)
     if shape.gpus:

@@ -45,7 +45,7 @@ def build_pilot(
     labels = {INSTALL: install[:8], CLUSTER: cluster, PILOT: "true"}
     if template.queue:
         labels["kueue.x-k8s.io/queue-name"] = template.queue
-    requests, limits = {"cpu": str(shape.core_count)}, {}
+    requests, limits = {"cpu": str(shape.cores)}, {}
     if shape.memory:
         requests["memory"] = limits["memory"] = f"{shape.memory}Mi"
     if shape.gpus:

@@ -26,6 +26,8 @@ ARRAY_NAME = re.compile(r"(.*-)a([0-9]+)\.([0-9]+)", re.DOTALL)
 """Name of an array of attempts: its first attempt."""
 ACCOUNTING_DAYS = 7
 """How far back Slurm's accounting is asked; by default it reports nothing before midnight."""
+MAX_START_SECONDS = 30 * 86400.0
+"""Expected starts further away are not reported: Slurm derives them from time limits of others."""
 TIME_FORMAT = {"SLURM_TIME_FORMAT": "%s"}
 """Makes squeue print times in seconds since 1970, whatever the time zone of the login node is."""
 LOGIN_SECONDS = 600.0
@@ -98,6 +100,11 @@ class SlurmJob(Struct, frozen=True):
     def has_ended(self) -> bool:
         """Whether it is over."""
         return not self.is_pending and not self.is_running
+
+    def expected_start(self, now: float) -> float | None:
+        """Return when Slurm expects to start it, unless that is useless."""
+        start = self.start if self.is_pending else None
+        return start if start is not None and now < start < now + MAX_START_SECONDS else None
 
 
 class SlurmCommands:

@@ -15,6 +15,8 @@ within these bounds. A start is noticed late by a fifth of the time that was wai
 CHANGING_FRACTION = 0.2
 STEADY_SECONDS, IDLE_SECONDS = 15.0, 60.0
 """Between polls while all jobs run, and without jobs."""
+SLOW_SECONDS = 1.0
+"""A controller that takes longer to answer is busy: it is asked half as often."""
 FAILED_SECONDS = 10.0
 """Between polls while the controller does not answer."""
 CLEAN_UP_SECONDS = 5.0
@@ -117,6 +119,7 @@ class SlurmMonitor:
 
     def _on_polled(self, result: list[SlurmJob] | Exception) -> None:
         self._is_polling = False
+        is_slow = self.reactor.time() - self._polled_at > SLOW_SECONDS
         if isinstance(result, Exception):
             if not isinstance(result, SlurmError):
                 raise result
@@ -131,7 +134,7 @@ class SlurmMonitor:
         if self._is_retired and not (self._watchers or self._signalled or self._cleanups):
             self.close()
             return
-        self.timer.request(self._seconds_until_poll())
+        self.timer.request(self._seconds_until_poll() * (2 if is_slow else 1))
         self._notify(None)
 
     def _take(self, jobs: Iterable[SlurmJob]) -> None:

@@ -30,9 +30,8 @@ UNANSWERED_SECONDS = 20.0
 """Time until a submission that was not answered is repeated, unless Slurm lists the job."""
 MAX_MISSING_POLLS, MISSING_SECONDS = 3, 5.0
 """Polls in a row, and their time, after which a job that Slurm does not list any more is gone."""
-MAX_START_SECONDS, MIN_CHANGE_SECONDS = 30 * 86400.0, 300.0
-"""Expected starts further away are not shown: Slurm estimates them from time limits of others;
-nor are smaller changes."""
+MIN_CHANGE_SECONDS = 300.0
+"""Smaller changes of an expected start are not shown."""
 MAX_READ_FAILURES = 3
 """Failed connections after which the records of an ended pilot are given up."""
 
@@ -115,7 +114,8 @@ class PilotExecutor(AgentExecutor):
         job = self.slurm.job
         if job is None:
             return None
-        return Allocation(job.id, job.is_pending, job.reason, job.start, job.end)
+        start = job.expected_start(time.time()) if job.is_pending else job.start
+        return Allocation(job.id, job.is_pending, job.reason, start, job.end)
 
     def open(self, sink: ExecutorSink) -> None:
         """Find the allocation, or submit it; connect when it runs."""
@@ -141,9 +141,7 @@ class PilotExecutor(AgentExecutor):
 
     def _queue_text(self, job: SlurmJob) -> str:
         """Return why Slurm has not started it; small changes of the expected start are left out."""
-        start = job.start
-        if start is not None and start - time.time() > MAX_START_SECONDS:
-            start = None
+        start = job.expected_start(time.time())
         if start is None or abs(start - self._shown_start) > MIN_CHANGE_SECONDS:
             self._shown_start = start or 0.0
         why = "it has not been considered yet" if job.reason == "None" else job.reason

@@ -18,8 +18,16 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.events.instructions import TerminateAttempt
-from stoker.core.explain.forecast import Forecast, JobForecast, Kind, Samples, combined
-from stoker.core.explain.forecast_input import ForecastInput
+from stoker.core.explain.forecast import (
+    CLUSTER_DECIDES,
+    CLUSTER_SCHEDULE,
+    Forecast,
+    JobForecast,
+    Kind,
+    Samples,
+    combined,
+)
+from stoker.core.explain.forecast_input import ExpectedNode, ForecastInput
 from stoker.core.measurement.estimator import (
     attained,
     epoch_seconds_on,
@@ -28,10 +36,12 @@ from stoker.core.measurement.estimator import (
     profile_of,
 )
 from stoker.core.model.dependency import DependencyStatus, stays_open
+from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.profile import JobProfile
 from stoker.core.model.spec import Spec
+from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.policies.catalog import DEFAULT_POLICY
 from stoker.core.state.eligibility import dependency_of, dependency_status_of
 from stoker.core.state.restore import restore
@@ -39,7 +49,7 @@ from stoker.core.state.state import State
 from stoker.core.state.timers import next_wakeup
 from stoker.simulate.forecast.arrivals import Arrival, ArrivalModel
 from stoker.simulate.forecast.durations import ENDING_SECONDS, DurationEstimate, DurationModel
-from stoker.simulate.forecast.start_bounds import StartBound, StartBounds, StartRecorder
+from stoker.simulate.forecast.start_bounds import CLUSTER, StartBound, StartBounds, StartRecorder
 from stoker.simulate.replay.job_run import JobRun
 from stoker.simulate.replay.replay import Replay
 from stoker.simulate.workload import Speed, TraceJob, Workload
@@ -48,6 +58,8 @@ FUTURES = 9
 """Number of futures: the earliest and the latest of nine are the 80 % range."""
 HORIZON_SECONDS = 30 * 86400.0
 """Nothing later is predicted."""
+MAX_NODE_DELAY = 2.0
+"""Other schedulers provide a node after half to twice the time that they expect."""
 MAX_CYCLES = 20_000
 """Cycles of all futures together; a busy cluster is predicted less far ahead."""
 
@@ -88,6 +100,8 @@ class FutureReplay(Replay):
         self.recorder = self.start_recorder = StartRecorder(state, self._kind_of)
         self.forecast_ids = {job.id for job in input.jobs if not job.finished}
         """Ids of the jobs to predict."""
+        self.expected_nodes: list[ExpectedNode] = []
+        """Those that have not joined; the first one to join is the last in the list."""
         self.halted = False
         """No further event is due: pending jobs wait for something that is not simulated."""
 
@@ -154,6 +168,23 @@ class FutureReplay(Replay):
         gpus, model = likely_hardware(self.state.cluster, job, spec)
         return ElasticSpeed(family, gpus, model)
 
+    # -- nodes that are expected --------------------------------------------------------
+
+    def expect_nodes(self, nodes: list[ExpectedNode], delay: float) -> None:
+        """Let nodes join when they are expected, with this factor of the time until then."""
+        expected = []
+        for node in nodes:
+            at = self.now + max(node.at - self.now, 0.0) * delay
+            end = node.facts.ends_at
+            facts = replace(node.facts, ends_at=None if end is None else end + at - node.at)
+            expected.append(ExpectedNode(at, facts))
+        self.expected_nodes = sorted(expected, key=lambda node: node.at, reverse=True)
+
+    def _join(self, facts: NodeFacts) -> list[object]:
+        self.start_recorder.node_joined(facts.name)
+        joined = self._apply(e.NodeJoined(at=self.now, facts=facts))
+        return joined + self._apply(e.NodeReached(at=self.now, node=facts.name))
+
     # -- simulation ---------------------------------------------------------------------
 
     def simulate(self, arrivals: list[Arrival], cycles: int, stop: float) -> None:
@@ -163,7 +194,8 @@ class FutureReplay(Replay):
         for _ in range(cycles):
             arrival_time = arrivals[index].submit_time if index < len(arrivals) else inf
             due = next_wakeup(self.state, self.now, self.now)
-            next_time = self.timers[0][0] if self.timers else inf
+            next_time = min(self.timers[0][0] if self.timers else inf, self._next_node_end())
+            next_time = min(next_time, self.expected_nodes[-1].at if self.expected_nodes else inf)
             if due is not None:  # never twice at the same time, however it is rounded
                 next_time = min(next_time, self.now + max(due, 0.01))
             self.halted = next_time == inf
@@ -179,6 +211,9 @@ class FutureReplay(Replay):
             while self.timers and self.timers[0][0] <= self.now:
                 _, _, timer, job, version = heappop(self.timers)
                 instructions += self._on_timer(timer, job, version)
+            while self.expected_nodes and self.expected_nodes[-1].at <= self.now:
+                instructions += self._join(self.expected_nodes.pop().facts)
+            instructions += self._end_nodes()
             self._cycle(instructions)
             if self.start_recorder.ends.keys() >= self.forecast_ids:
                 break
@@ -225,12 +260,15 @@ def forecast(data: bytes, count: int = FUTURES, seed: int = 0, seconds: float = 
     state = _restore_state(input)
     begin, cycles = perf_counter(), max(MAX_CYCLES // count, 1)
     medians = DurationModel(input, state)
-    median = _simulate_future(data, input, medians, None, cycles, begin + seconds)
+    median = _simulate_future(data, input, medians, None, cycles, begin + seconds, 1.0)
     futures = [median] if count == 1 else []
     while len(futures) < count and (not futures or perf_counter() - begin < seconds):
         random = Random(f"{seed}:{len(futures)}")
         durations = DurationModel(input, state, random)
-        futures.append(_simulate_future(data, input, durations, random, cycles, begin + seconds))
+        delay = _node_delay(len(futures), count)
+        futures.append(
+            _simulate_future(data, input, durations, random, cycles, begin + seconds, delay)
+        )
     blocked = _held_or_blocked(state)
     bounds = StartBounds(
         state, median.start_recorder, truncated=median.now < input.at + HORIZON_SECONDS
@@ -253,9 +291,15 @@ def forecast(data: bytes, count: int = FUTURES, seed: int = 0, seconds: float = 
     )  # fmt: skip
 
 
+def _node_delay(number: int, count: int) -> float:
+    """Return the factor of the time until expected nodes join; 1.0 in the median future."""
+    share = ((number + count // 2) % count + 0.5) / count
+    return float(MAX_NODE_DELAY ** (2 * share - 1))
+
+
 def _simulate_future(
     data: bytes, input: ForecastInput, durations: DurationModel, random: Random | None, cycles: int,
-    stop: float,
+    stop: float, delay: float,
 ) -> FutureReplay:  # fmt: skip
     """Simulate one future of a copy of the state."""
     copy = _decode_input(data)
@@ -263,6 +307,7 @@ def _simulate_future(
     for job in copy.jobs:
         if not job.finished:
             future.add_job(job, durations.estimate_of(job).remaining(random))
+    future.expect_nodes(copy.expected_nodes, delay)
     arrivals = ArrivalModel(input, durations).sample(random) if random is not None else []
     future.simulate(arrivals, cycles, stop)
     return future
@@ -326,7 +371,9 @@ def _job_forecast(
     if is_blocked:
         return JobForecast(job=job.id, never="a job that it depends on is held or paused")
     if all(future.halted and job.id not in future.start_recorder.ends for future in futures):
-        return JobForecast(job=job.id, never="it needs something whose end cannot be estimated")
+        waits_for_cluster = job.placement is None and _may_get_node(state, job)
+        never = "it needs something whose end cannot be estimated"
+        return JobForecast(job=job.id, never=CLUSTER_DECIDES if waits_for_cluster else never)
     until = min(future.now for future in futures)
     kind = combined(bound.causes)
     start = None
@@ -342,6 +389,15 @@ def _job_forecast(
         bound.latest_end,
     )  # fmt: skip
     return JobForecast(job=job.id, start=start, end=end)
+
+
+def _may_get_node(state: State, job: Job) -> bool:
+    """Whether a cluster provides nodes that the job can use."""
+    request = state.effective_request(job, state.spec(job))
+    return any(
+        node.on_demand and infeasibility_reason(node, request) is None
+        for node in state.cluster.nodes.values()
+    )
 
 
 def _samples(
@@ -377,6 +433,8 @@ def _basis_text(state: State, bound: StartBound, kind: Kind) -> str:
         if first is None or first == unknown:
             return text
         return f"job {state.jobs[first].label} may start before it, and {text}"
+    if kind is Kind.SIMILAR and bound.causes.get(kind) == CLUSTER:
+        return CLUSTER_SCHEDULE
     if kind is Kind.SIMILAR and kind not in bound.causes:
         return "time limits and earlier runs of the jobs ahead"
     return BASIS_TEXTS.get(kind, "")

@@ -16,6 +16,8 @@ from stoker.core.state.state import State
 from stoker.simulate.replay.recorder import RunRecorder
 from stoker.simulate.workload import TraceJob
 
+CLUSTER = 0
+"""The job in the causes of a start that depends on when a cluster provides a node."""
 Causes = dict[Kind, int]
 """The kinds of the durations that a start depends on, each with the first such job to end."""
 
@@ -35,6 +37,8 @@ class StartRecorder(RunRecorder):
         """What the last release of resources depended on."""
         self.released: dict[tuple[str, str, str], dict[Kind, tuple[int, int, int]]] = {}
         """By node, type and device: the largest amount and memory released, and the job."""
+        self.provided_nodes: set[str] = set()
+        """Nodes that a cluster provided since."""
 
     def attempt_started(self, id: int, job: TraceJob, at: float, placement: Placement) -> None:
         """Record the start of an attempt; the first one of a job counts."""
@@ -45,6 +49,8 @@ class StartRecorder(RunRecorder):
     def _causes(self, placement: Placement) -> Causes:
         """Return the last release, and all releases without which the placement would not fit."""
         causes = dict(self.last_release)
+        if any(part.node in self.provided_nodes for part in placement.parts):
+            causes.setdefault(Kind.SIMILAR, CLUSTER)
         for part in placement.parts:
             devices = self.state.cluster.nodes[part.node].by_name
             for take in part.allocations:
@@ -69,6 +75,11 @@ class StartRecorder(RunRecorder):
         """Record the end of a job."""
         self.ends[id] = at
         self._release(id, {self.kind_of(id): id, **self.causes.get(id, {})})
+
+    def node_joined(self, name: str) -> None:
+        """Record that a cluster provided a node."""
+        self.provided_nodes.add(name)
+        self.last_release = {Kind.SIMILAR: CLUSTER}
 
     def _release(self, id: int, causes: Causes) -> None:
         self.last_release = causes

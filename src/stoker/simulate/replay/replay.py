@@ -120,6 +120,7 @@ class Replay:
             while timers and timers[0][0] <= now:
                 _, _, timer, job, version = heappop(timers)
                 instructions += self._on_timer(timer, job, version)
+            instructions += self._end_nodes()
             if self.profiles is not None:
                 instructions += self._report_finished_epochs()
             self._cycle(instructions)
@@ -132,7 +133,8 @@ class Replay:
     def _next_event_time(self, arrival: float) -> float:
         """Return the time of the next event, given the next arrival."""
         event_timer = self.timers[0][0] if self.timers else inf
-        return max(min(arrival, event_timer, *next_timers(self.state, self.now)), self.now)
+        timers = (event_timer, self._next_node_end(), *next_timers(self.state, self.now))
+        return max(min(arrival, *timers), self.now)
 
     def resume_job(self, id: int, trace_job: TraceJob, remaining: float) -> None:
         """Continue a job of the initial state that needs these seconds more."""
@@ -174,7 +176,7 @@ class Replay:
         request = self._request(trace_job)
         training = self._training(trace_job)
         limit = trace_job.time_limit
-        non_preemptible = trace_job.non_preemptible or self.assumptions.non_preemptible
+        non_preemptible = self._is_non_preemptible(trace_job)
         name = trace_job.name if self.profiles is not None else ""
         # Jobs of one name share a profile in the core; a job without a name has its own.
         key = (
@@ -331,20 +333,56 @@ class Replay:
         return instructions
 
     def _end_attempt(self, id: int, run: JobRun, stopped: bool = False) -> list[object]:
-        run.version += 1
-        placement, run.placement = run.placement, None
         stop = self.state.jobs[id].progress.stop if stopped else None
-        resized = stop is not None and stop.resize_to is not None
-        self.recorder.attempt_ended(id, run.job, self.now, placement, not stopped, resized)
-        if self.profiles is not None and placement is not None:
-            for sharer in self.sharing.leave(id, placement):
-                self._update_rate(sharer)
+        self._release(id, run, not stopped, stop is not None and stop.resize_to is not None)
         fails = not stopped and run.work_until_end < run.job.duration
         return self._apply(
             e.ProcessExited(
                 at=self.now, job=id, attempt=run.attempt, code=int(fails), stopped=stopped
             )
         )
+
+    def _release(self, id: int, run: JobRun, ended: bool, resized: bool = False) -> None:
+        """Record the end of an attempt, and perhaps of the job."""
+        run.version += 1
+        placement, run.placement = run.placement, None
+        self.recorder.attempt_ended(id, run.job, self.now, placement, ended, resized)
+        if self.profiles is not None and placement is not None:
+            for sharer in self.sharing.leave(id, placement):
+                self._update_rate(sharer)
+
+    # -- nodes that end -----------------------------------------------------------------
+
+    def _next_node_end(self) -> float:
+        return min(self.state.cluster.node_ends.values(), default=inf)
+
+    def _end_nodes(self) -> list[object]:
+        """Remove the nodes that end now, with the attempts on them."""
+        ends = self.state.cluster.node_ends
+        instructions: list[object] = []
+        for name in [name for name, end in ends.items() if end <= self.now]:
+            for id, run in list(self.runs.items()):
+                if run.placement is not None and run.placement.on(name) is not None:
+                    instructions += self._lose_attempt(id, run, f"{name} has ended")
+            removed = e.NodeRemoved(at=self.now, name=name, why="it has ended")
+            instructions += self._apply(removed)
+        return instructions
+
+    def _lose_attempt(self, id: int, run: JobRun, why: str) -> list[object]:
+        """End an attempt with its node: a job that saves its work repeats the current epoch."""
+        epoch = 0.0 if self._is_non_preemptible(run.job) else self._epoch_seconds(run.job)
+        run.work_done = int(run.work_at(self.now) / epoch + 1e-6) * epoch if epoch else 0.0
+        instructions = self._apply(
+            e.AttemptLost(at=self.now, job=id, attempt=run.attempt, why=why, preempted=True)
+        )
+        has_ended = self.state.jobs[id].finished
+        self._release(id, run, has_ended)
+        if has_ended:
+            del self.runs[id]
+        return instructions
+
+    def _is_non_preemptible(self, trace_job: TraceJob) -> bool:
+        return trace_job.non_preemptible or self.assumptions.non_preemptible
 
     # -- instructions -------------------------------------------------------------------
 
@@ -386,7 +424,7 @@ class Replay:
         instructions = self._apply(
             e.ProcessStarted(at=self.now, job=id, attempt=instruction.attempt, pid=1, boot=self.now)
         )
-        if trace_job.non_preemptible or self.assumptions.non_preemptible:
+        if self._is_non_preemptible(trace_job):
             return instructions
         instructions += self._apply(
             e.TrainingBegan(at=self.now, job=id, attempt=instruction.attempt)

@@ -102,7 +102,9 @@ def _nodes_from_input(whatif_input: WhatIfInput) -> list[NodeFacts]:
                 DeviceFacts(card.id, index=card.index, model=card.model, memory=card.memory)
                 for card in cards
             )
-        nodes.append(NodeFacts(view.name, types))
+        end = view.allocation.end if view.allocation is not None else None
+        ends_at = field_parsers.moment(end) - whatif_input.now if end is not None else None
+        nodes.append(NodeFacts(view.name, types, ends_at=ends_at))
     return nodes
 
 

@@ -120,10 +120,11 @@ def replay_history(
     with_segments: bool,
     progress: ProgressLine,
 ) -> RunResult:
-    """Replay all jobs on an idle cluster."""
+    """Replay all jobs on an idle cluster whose nodes stay."""
     progress.start_run(f"replay, {label}")
     first = jobs[0].submit_time
     shifted = [replace(job, submit_time=job.submit_time - first, placement=None) for job in jobs]
+    cluster = replace(cluster, nodes=[replace(node, ends_at=None) for node in cluster.nodes])
     run = HistoryReplay(label, shifted, cluster, MAX_SEGMENTS if with_segments else 0).run(
         progress.update
     )

@@ -21,6 +21,7 @@ from stoker.executors.agent.attempt import RemoteAttempt
 from stoker.executors.agent.attempt_states import AttemptStates
 from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor
 from stoker.executors.agent.node_readings import AgentReading
+from stoker.executors.pilot_shape import MAX_AHEAD, MIN_AHEAD
 from stoker.executors.port import (
     AttemptId,
     AttemptRecords,
@@ -33,7 +34,7 @@ from stoker.executors.slurm.handover.login_transport import LoginTransport
 from stoker.executors.slurm.handover.states import HandoverStates
 from stoker.executors.slurm.handover.submissions import Submissions
 from stoker.executors.slurm.monitor import SlurmMonitor
-from stoker.executors.slurm.options import MAX_AHEAD, MIN_AHEAD, SlurmOptions
+from stoker.executors.slurm.options import SlurmOptions
 
 ENDLESS = 1_000_000_000
 """Capacity of the pools of a cluster: Slurm's queue and `ahead` bound what is handed over."""

@@ -30,16 +30,8 @@ MAX_MISSING_POLLS = 3
 """Polls in a row without a job after which Slurm has forgotten it."""
 MIN_MOVE_SECONDS, MIN_MOVE_SHARE = 60.0, 0.2
 """Smaller changes of an expected start, by time and by share of the wait, are not reported."""
-MAX_START_SECONDS = 30 * 86400.0
-"""Expected starts further away are not reported: Slurm derives them from time limits of others."""
 PREEMPTED = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "REVOKED"})
 """Ends of a Slurm job that are no failures of the attempt."""
-
-
-def expected_start(job: SlurmJob, now: float) -> float | None:
-    """Return when Slurm expects to start a job, unless that is useless."""
-    start = job.start
-    return start if start is not None and now < start < now + MAX_START_SECONDS else None
 
 
 class HandedOver(Struct):
@@ -144,7 +136,7 @@ class JobTracker:
     def _report_queued(self, id: AttemptId, known: HandedOver, job: SlurmJob) -> None:
         """Report why an attempt waits, and when Slurm expects to start it, if that has changed."""
         reason, now = "" if job.reason == "None" else job.reason, time.time()
-        start, before = expected_start(job, now), known.reported_start
+        start, before = job.expected_start(now), known.reported_start
         is_moved = (start is None) != (before is None)
         if start is not None and before is not None:
             is_moved = abs(start - before) > max(MIN_MOVE_SECONDS, (start - now) * MIN_MOVE_SHARE)

@@ -76,7 +76,10 @@ class Submissions:
         """Write the start request to a file, then submit the batch job that reads it."""
         executor, id = self.executor, attempt.id
         self._ensure_program()
-        self._writing[id] = batch_options(launch, executor.models or (), executor.grace)
+        self._writing[id] = (
+            *batch_options(launch, executor.models or (), executor.grace),
+            *executor.options.given_options(launch.priority),
+        )
 
         def on_written(reply: list[str]) -> None:
             options = self._writing.pop(id, ())
@@ -137,7 +140,7 @@ class Submissions:
             self._call()
             return
         self._is_calling = True
-        words = (*job.options(), *options, *self.executor.options.sbatch)
+        words = (*job.options(), *options)
         run = shlex.quote(self.executor.connection.run_name)
 
         def on_submitted(error: SlurmError | None) -> None:
