@@ -45,8 +45,6 @@ class PlanningSession:
             assert self._is_applied(decision), "apply each event before the next one is planned"
             if isinstance(decision, AttemptPlanned):
                 self.nominations.on_start(decision.job, decision.placement)
-            elif isinstance(decision, PreemptionCancelled):
-                self.state.victims.mark_changed(decision.job)
 
     def _is_applied(self, decision: Decision) -> bool:
         if isinstance(decision, AttemptPlanned):

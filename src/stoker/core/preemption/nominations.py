@@ -16,11 +16,10 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import sizes as elastic
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job, StopRequest
+from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.placer import find_placement, find_placement_on
-from stoker.core.running.thresholds import FutureThresholds
-from stoker.core.running.victims import can_preempt, is_stopping
+from stoker.core.running.victims import is_stopping
 from stoker.core.state.state import State
 from stoker.core.structures.amounts import SortKey
 
@@ -66,9 +65,7 @@ class Nominations:
         """
         state = self.state
         self.future = Overlay(state.cluster)
-        self.thresholds = FutureThresholds(
-            self.future, state.victims, lambda job: can_preempt(state.jobs[job])
-        )
+        state.thresholds.follow(self.future)
         self._sorted, self._ledger = [], None
         self.counting_on_surplus.clear()
         self.preemptors.clear()
@@ -78,7 +75,7 @@ class Nominations:
         victims: dict[int, list[Job]] = {}
         others: list[Job] = []
         for _, job in sorted(state.stopping.items()):
-            preemptor = stop.preemptor if (stop := _stop_request(job)) is not None else None
+            preemptor = stop.preemptor if (stop := job.progress.stop) is not None else None
             if preemptor is not None and preemptor in state.pending:
                 victims.setdefault(preemptor, []).append(job)
             else:
@@ -106,7 +103,7 @@ class Nominations:
         for job in victims:
             if job.placement is not None and is_stopping(job):
                 self.future.release(job.placement)
-                if (stop := _stop_request(job)) is not None and stop.resize_to:
+                if (stop := job.progress.stop) is not None and stop.resize_to:
                     self._allocate_resized(job, stop.resize_to)
 
     def _allocate_resized(self, job: Job, gpus: int) -> None:
@@ -133,13 +130,6 @@ class Nominations:
             self._ledger.withhold(entry.placement)
             self._withheld_count += 1
         return self._ledger
-
-    def unnominated_ledger(self) -> Overlay:
-        """Return the ledger without anything that is nominated."""
-        ledger = Overlay(self.state.cluster)
-        for entry in self._sorted:
-            ledger.withhold(entry.placement)
-        return ledger
 
     def count_on_surplus(self, job: int, placement: Placement) -> None:
         """Allocate for a job what other jobs do not need of the future capacity."""
@@ -189,7 +179,3 @@ class Nominations:
             del self.state.memory.nominations[entry.job]
             self.revocations, self._ledger = self.revocations + 1, None
         return placement
-
-
-def _stop_request(job: Job) -> StopRequest | None:
-    return job.progress.stop

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import inf
 
+from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import rebalance as rounds
 from stoker.core.elastic import sizes as elastic
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
@@ -16,9 +17,9 @@ from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode
 from stoker.core.policies.ranking import OVERDUE_RANK, Threshold
+from stoker.core.preemption.candidate_nodes import best_threshold
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.reservation_guard import ReservationGuard, may_overtake
-from stoker.core.preemption.threshold_query import ThresholdQuery
 from stoker.core.preemption.victim_selection import (
     Eviction,
     PreemptorRequest,
@@ -32,7 +33,7 @@ from stoker.core.running.victims import can_preempt, is_stopping
 from stoker.core.state.reranking import any_preemption_possible
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import first_victim, update_victim
-from stoker.core.structures.amounts import CapacityTest, SortKey
+from stoker.core.structures.amounts import AFTER_ALL, CapacityTest, SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16
 """Pending jobs that are tried as preemptors in one pass over the queue: bounds its time."""
@@ -51,7 +52,6 @@ class PreemptionStage:
     ) -> None:
         self.state, self.nominations, self.guard = state, nominations, guard
         self.at, self.boot = at, boot
-        self.thresholds = ThresholdQuery(state, nominations, at)
         self.exhausted: set[JobClass] = set()
         """Classes that no preemption helps in this cycle."""
         self._blocked_queues: set[str] = set()
@@ -95,26 +95,23 @@ class PreemptionStage:
                 job, "its GPU has too little memory for all jobs that share it", at, boot
             )
         if assigned is None:
-            yield from self._run(None, None)
+            yield from self._run(AFTER_ALL, None)
         if state.memory.elastic_targets:
-            yield from rounds.grow(state, self.nominations.unnominated_ledger(), at, boot)
+            ledger = Overlay(self.nominations.ledger_for(AFTER_ALL))
+            yield from rounds.grow(state, ledger, at, boot)
 
     def run_before(self, key: SortKey, nodes: Sequence[str]) -> Iterator[PreemptionRequested]:
         """Yield which jobs stop for those before a position, where its job would use these nodes.
 
         What is free there may be what a higher-ranked job misses beside its victims.
         """
-        yield from self._run(nodes, key)
+        yield from self._run(key, nodes)
 
-    def _run(
-        self, nodes: Sequence[str] | None, end: SortKey | None
-    ) -> Iterator[PreemptionRequested]:
+    def _run(self, end: SortKey, nodes: Sequence[str] | None) -> Iterator[PreemptionRequested]:
         state, nominations, tried = self.state, self.nominations, 0
         self._forget_thresholds()
         for key, job_class, id in self._possible_preemptors(nodes):
-            if end is not None and key >= end:
-                return
-            if tried == MAX_PREEMPTORS_PER_CYCLE:
+            if key >= end or tried == MAX_PREEMPTORS_PER_CYCLE:
                 return
             if id in nominations.counting_on_surplus:
                 continue
@@ -142,18 +139,13 @@ class PreemptionStage:
     ) -> Iterator[PreemptionRequested]:
         state, nominations, future = self.state, self.nominations, self.nominations.future
         request = state.startable_request(job, job_class, self.at)
-        may_be_blocked = self.guard.may_be_blocked(key)
-        futile = may_be_blocked and not self._would_start(key, request, job)
-        is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
         placement, evictions = None, list[Eviction]()
-        if not futile:
+        if self._would_start(key, request, job):
             placement = nominations.find_placement(key, request)
-        if placement is None and not futile:
-            preemptor = PreemptorRequest(state, request, job_class, key[1])
-            evictions = select_victims(self.thresholds, preemptor, self.at)
-            if may_be_blocked and evictions:
-                futile = not self._would_start(key, request, job, evictions)
-            if futile:
+            if placement is None:
+                preemptor = PreemptorRequest(state, request, job_class, key[1])
+                evictions = select_victims(future, preemptor, self.at)
+            if evictions and not self._would_start(key, request, job, evictions):
                 restore_victims(future, evictions)
             elif evictions:
                 yield from self._requests_for(evictions, job)
@@ -164,7 +156,7 @@ class PreemptionStage:
             else:
                 nominations.count_on_surplus(job.id, placement)
             return
-        if is_strict:
+        if state.backfill_mode(job_class.queue) is BackfillMode.STRICT:
             self._blocked_queues.add(job_class.queue)
         self.exhausted.add(job_class)
 
@@ -177,6 +169,8 @@ class PreemptionStage:
     ) -> bool:
         """Whether no reservation would block a job with free devices, were the victims gone."""
         future = self.nominations.future
+        if not self.guard.may_be_blocked(key):
+            return True
         if not evictions and find_placement(future, request) is None:
             return True
         victims = {eviction.victim.id for eviction in evictions}
@@ -242,11 +236,8 @@ class PreemptionStage:
         need = job_class.gpu_bucket
         threshold = self._thresholds.get(need)
         if threshold is None:
-            of_nodes = self.thresholds
-            found = (
-                of_nodes.threshold(need) if nodes is None else of_nodes.threshold_on(nodes, need)
-            )
-            threshold = found[0], found[1] - self.state.policies.min_hysteresis
+            priority, rank = best_threshold(self.state, need, self.at, nodes)
+            threshold = priority, rank - self.state.policies.min_hysteresis
             self._thresholds[need] = threshold
         return key[:2] >= threshold and not self._may_fit_future(job_class)
 
@@ -293,17 +284,11 @@ def memory_overcommitted(state: State) -> list[Job]:
     victims: dict[int, Job] = {}
     for (node, name), jobs in _jobs_by_gpu(state).items():
         device = state.cluster.nodes[node].by_name[GPU, name]
-        is_short = device.memory_free - device.foreign_memory < 0 and not device.removed
-        if device.sharers < 2 or not is_short:
+        is_short = device.memory_free < device.foreign_memory and not device.removed
+        if device.sharers < 2 or not is_short or any(job.progress.stop for job in jobs):
             continue
-        if any(job.progress.stop is not None for job in jobs):
-            continue
-        candidates = [
-            job
-            for job in jobs
-            if job.id in state.preemptible and job.id not in victims and can_preempt(job)
-        ]
-        if candidates:
+        others = (job for job in jobs if job.id in state.preemptible and job.id not in victims)
+        if candidates := list(filter(can_preempt, others)):
             last = max(candidates, key=lambda job: (-job.priority, job.started_at or 0.0))
             victims[last.id] = last
     return list(victims.values())

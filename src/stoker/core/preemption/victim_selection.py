@@ -22,7 +22,8 @@ from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.capacity import count_feasible_nodes
 from stoker.core.placement.fit import fit
 from stoker.core.placement.placer import find_placement
-from stoker.core.preemption.threshold_query import ThresholdQuery
+from stoker.core.policies.ranking import Threshold
+from stoker.core.preemption.candidate_nodes import candidate_nodes
 from stoker.core.queue.job_class import JobClass
 from stoker.core.running.victims import can_preempt
 from stoker.core.state.state import State
@@ -49,8 +50,9 @@ class PreemptorRequest:
         self.node_part = request.part
         """The request to one node."""
         policy = state.policy_of(job_class.queue)
-        self.min_victim_rank = rank + log2(policy.hysteresis) if policy.preempts else inf
-        """Victims of equal priority must have a rank above this."""
+        min_rank = rank + log2(policy.hysteresis) if policy.preempts else inf
+        self.threshold: Threshold = (-job_class.priority, min_rank)
+        """Victims rank behind this: they have a lower priority, or their rank is larger."""
 
     def allows(self, name: str) -> bool:
         """Whether the request allows a node by its name."""
@@ -60,29 +62,23 @@ class PreemptorRequest:
         return name not in request.not_nodes
 
 
-def select_victims(
-    thresholds: ThresholdQuery, preemptor: PreemptorRequest, now: float
-) -> list[Eviction]:
+def select_victims(future: Cluster, preemptor: PreemptorRequest, now: float) -> list[Eviction]:
     """Return a minimal set of evictions, released in the future capacity; [] if none helps."""
     if preemptor.request.node_count > 1:
-        return _select_for_gang(thresholds, preemptor, now)
-    future = thresholds.nominations.future
+        return _select_for_gang(future, preemptor, now)
     if preemptor.state.running_elastic:
         for name in _elastic_nodes(preemptor):
             if evictions := _select_on(future, name, preemptor, now, shrink_only=True):
                 return evictions
-    for name in _candidate_nodes(thresholds, preemptor):
+    for name in _candidate_nodes(preemptor, now):
         if evictions := _select_on(future, name, preemptor, now):
             return evictions
     return []
 
 
-def _select_for_gang(
-    thresholds: ThresholdQuery, preemptor: PreemptorRequest, now: float
-) -> list[Eviction]:
+def _select_for_gang(future: Cluster, preemptor: PreemptorRequest, now: float) -> list[Eviction]:
     """Return evictions on as many nodes as a gang misses."""
-    future, request = thresholds.nominations.future, preemptor.request
-    names = list(_candidate_nodes(thresholds, preemptor))
+    request, names = preemptor.request, list(_candidate_nodes(preemptor, now))
     evictions: list[Eviction] = []
     if count_feasible_nodes(future, request) + len(names) < request.node_count:
         return []
@@ -104,13 +100,11 @@ def _select_for_gang(
     return []
 
 
-def _candidate_nodes(thresholds: ThresholdQuery, preemptor: PreemptorRequest) -> Iterator[str]:
+def _candidate_nodes(preemptor: PreemptorRequest, now: float) -> Iterator[str]:
     """Return the nodes on which preemption may help, the best first."""
-    names: Iterable[str] = thresholds.candidate_nodes(
-        preemptor.node_part,
-        (-preemptor.priority, preemptor.min_victim_rank),
-    )
-    if preemptor.state.running_elastic:
+    state, part = preemptor.state, preemptor.node_part
+    names: Iterable[str] = candidate_nodes(state, part, preemptor.threshold, now)
+    if state.running_elastic:
         names = dict.fromkeys([*_elastic_nodes(preemptor), *names])
     max_nodes = MAX_NODES_PER_PREEMPTOR * preemptor.request.node_count
     return islice(filter(preemptor.allows, names), max_nodes)
@@ -169,35 +163,23 @@ def _evictions_on(
                 yield Eviction(job, keeps)
     if shrink_only:
         return
-    threshold = (-preemptor.priority, preemptor.min_victim_rank)
     update_victims_on(state, name, now)
     for key in state.victims.victims_on(name):
-        if threshold >= key[:2]:
-            return  # all further victims rank before this one
-        if _may_be_victim(preemptor, state.jobs[key[3]], now):
-            yield Eviction(state.jobs[key[3]])
+        if key[:2] <= preemptor.threshold:
+            return  # so do all further victims
+        job = state.jobs[key[3]]
+        is_lower = job.priority < preemptor.priority
+        if can_preempt(job) and (is_lower or _gives_way_to_equals(state, job, now)):
+            yield Eviction(job)
 
 
-def _may_be_victim(preemptor: PreemptorRequest, job: Job, now: float) -> bool:
-    """Whether a job that ranks behind the preemptor may be preempted now."""
-    state = preemptor.state
-    if not can_preempt(job) or job.priority != preemptor.priority:
-        return can_preempt(job)
-    if not state.preempts(job) or not _loses_nothing(state, job):
-        return False
-    outranked = state.victims.rank_of(job.id) > preemptor.min_victim_rank
-    return outranked and _exceeded_quantum(state, job, now)
-
-
-def _loses_nothing(state: State, job: Job) -> bool:
-    """Whether a job saves its work before it stops."""
-    return job.progress.accepts_stop or state.spec(job).early_signal is not None
-
-
-def _exceeded_quantum(state: State, job: Job, now: float) -> bool:
-    """Whether the attempt has run for the quantum of its policy."""
-    quantum = state.policy_of(state.spec(job).queue).quantum
-    return job.started_at is not None and now - job.started_at >= quantum
+def _gives_way_to_equals(state: State, job: Job, now: float) -> bool:
+    """Whether a job may be preempted for one of equal priority: it must lose nothing by that."""
+    spec = state.spec(job)
+    policy = state.policy_of(spec.queue)
+    saves_work = job.progress.accepts_stop or spec.early_signal is not None
+    has_run = job.started_at is not None and now - job.started_at >= policy.quantum
+    return policy.preempts and saves_work and has_run
 
 
 def _drop_unneeded(
