@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
-from stoker.core.cluster.node import Device, Node, max_amount
+from stoker.core.cluster.node import Device, Node
 from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation
 from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
@@ -49,21 +49,6 @@ def fit(
             return None
         allocations += picked
     return tuple(allocations)
-
-
-def max_request(node: Node, shape: ResourceRequest) -> tuple[int, ...] | None:
-    """Return the largest amounts of a request of this shape, in the order of `request_amounts`.
-
-    A request fits if and only if none of its amounts is larger. None: no amount fits.
-    """
-    if not _accepts(node, shape):
-        return None
-    if node.delegated:
-        shape = delegated_request(shape)
-    others = (max_amount(allowed_devices(node, shape, type)) for type, _ in non_gpu_amounts(shape))
-    if shape.gpus is None:
-        return tuple(others)
-    return (_max_gpus(_candidate_gpus(node, shape.gpus), shape.gpus), *others)
 
 
 def _accepts(node: Node, request: ResourceRequest) -> bool:
@@ -125,12 +110,6 @@ def _pick_shared_gpus(devices: list[Device], gpus: GpuRequest) -> list[DeviceAll
 
 def _is_shareable(device: Device) -> bool:
     return device.available == THOUSAND - device.sharers * SHARED_SLOT
-
-
-def _max_gpus(devices: list[Device], gpus: GpuRequest) -> int:
-    if gpus.shareable:
-        return THOUSAND * sum(map(_is_shareable, devices))
-    return max_amount(devices)
 
 
 def _preference(device: Device, words: tuple[str, ...]) -> int:
