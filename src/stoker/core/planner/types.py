@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
@@ -23,10 +21,3 @@ class Candidate(NamedTuple):
     job: Job
     job_class: JobClass
     request: ResourceRequest
-
-
-class PlanResult(Struct, frozen=True):
-    """What is left to do after a plan."""
-
-    again: bool
-    """Whether another plan could start more jobs: capacity was given up after the scan."""
