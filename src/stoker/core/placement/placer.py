@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from heapq import nsmallest
 from operator import itemgetter
 
 from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.cluster.fragmentation import ResourceDemand, placement_cost
+from stoker.core.cluster.fragmentation import (
+    Cost,
+    DemandHistogram,
+    FreeResources,
+    ResourceDemand,
+    placement_cost,
+)
 from stoker.core.cluster.free_index import RankedNode
 from stoker.core.cluster.node import Node
 from stoker.core.model.hardware import Placement
@@ -51,9 +58,17 @@ def _ranked_nodes(cluster: Cluster, demand: ResourceDemand, count: int) -> Itera
     modified, histogram = cluster.modified_nodes(), cluster.demand_histogram
     yield from cluster.free_index().ranked(demand, histogram, count, modified)
     for node, free in cluster.modified_free():
-        cost = placement_cost(free, demand, histogram)
+        cost = _cost(free, demand, histogram, histogram.version)
         if cost is not None:
             yield cost, node.join_index, node.name
+
+
+@lru_cache(maxsize=1024)
+def _cost(
+    free: FreeResources, demand: ResourceDemand, histogram: DemandHistogram, _version: int
+) -> Cost | None:
+    """Return the cost of a placement; a plan asks for the same few nodes again and again."""
+    return placement_cost(free, demand, histogram)
 
 
 def _part_on(cluster: Cluster, name: str, part: ResourceRequest, remainder: int) -> Placement:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from stoker.core.elastic.rebalance import rebalance
-from stoker.core.events import AttemptPlanned, PreemptionRequested
+from stoker.core.events import PreemptionRequested
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.start_stage import StartStage
-from stoker.core.planner.types import Candidate, Decision
+from stoker.core.planner.types import Decision
 from stoker.core.state.state import State
 
 
@@ -40,7 +40,7 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
     starts = StartStage(session)
     for candidate in starts.candidates():
         yield from session.commit(starts.protect(candidate))
-        yield from session.commit(_start(session, starts, candidate))
+        yield from session.commit(starts.start(candidate))
     revocations = session.nominations.revocations
     assigned = assignment.preemptions(boot) if assignment is not None else None
     yield from session.commit(session.preemption.run(assigned))
@@ -55,15 +55,3 @@ def _rebalance(session: PlanningSession) -> Iterator[PreemptionRequested]:
     yield from requests
     if requests:
         nominations.refresh()
-
-
-def _start(
-    session: PlanningSession, starts: StartStage, candidate: Candidate
-) -> Iterator[AttemptPlanned]:
-    """Yield the start of a candidate, unless it is blocked."""
-    placement = starts.place(candidate)
-    if placement is not None:
-        job = candidate.job
-        yield AttemptPlanned(
-            at=session.at, job=job.id, attempt=job.attempt, placement=placement, boot=session.boot
-        )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from stoker.core.events import PreemptionRequested
+from stoker.core.events import AttemptPlanned, PreemptionRequested
 from stoker.core.heterogeneous.assignment import Assignment
-from stoker.core.model.hardware import Placement
 from stoker.core.placement.placer import find_placement
 from stoker.core.planner.request_variants import request_variants
 from stoker.core.planner.session import PlanningSession
@@ -103,8 +102,8 @@ class StartStage:
             nodes = [part.node for part in placement.parts]
             yield from session.preemption.run_before(key, nodes)
 
-    def place(self, candidate: Candidate) -> Placement | None:
-        """Return the devices on which a candidate starts; None: it is blocked."""
+    def start(self, candidate: Candidate) -> Iterator[AttemptPlanned]:
+        """Yield the start of a candidate, unless it is blocked."""
         session, job = self.session, candidate.job
         limit = session.state.specs[job.spec].limit
         ledger = session.nominations.ledger_for(candidate.key)
@@ -116,5 +115,8 @@ class StartStage:
             blocked = session.guard.blocked_before(candidate.key, nominated)
             placement = session.backfill.try_start(request, limit, ledger, blocked)
             if placement is not None:
-                return placement
-        return None
+                yield AttemptPlanned(
+                    at=session.at, job=job.id, attempt=job.attempt, placement=placement,
+                    boot=session.boot,
+                )  # fmt: skip
+                return

@@ -8,7 +8,6 @@ from math import inf
 
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import rebalance as rounds
-from stoker.core.elastic import sizes as elastic
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
@@ -20,12 +19,7 @@ from stoker.core.policies.ranking import OVERDUE_RANK, Threshold
 from stoker.core.preemption.candidate_nodes import best_threshold
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.reservation_guard import ReservationGuard, may_overtake
-from stoker.core.preemption.victim_selection import (
-    Eviction,
-    PreemptorRequest,
-    restore_victims,
-    select_victims,
-)
+from stoker.core.preemption.victim_selection import Eviction, VictimSelector
 from stoker.core.queue.job_class import JobClass, ShapeGroup
 from stoker.core.queue.scan import jobs_in_order
 from stoker.core.running.release_times import Release
@@ -143,11 +137,12 @@ class PreemptionStage:
         if self._would_start(key, request, job):
             placement = nominations.find_placement(key, request)
             if placement is None:
-                preemptor = PreemptorRequest(state, request, job_class, key[1])
-                evictions = select_victims(future, preemptor, self.at)
-            if evictions and not self._would_start(key, request, job, evictions):
-                restore_victims(future, evictions)
-            elif evictions:
+                selector = VictimSelector(state, future, request, job_class, key[1], self.at)
+                evictions = selector.select()
+                if evictions and not self._would_start(key, request, job, evictions):
+                    selector.restore(evictions)
+                    evictions = []
+            if evictions:
                 yield from self._requests_for(evictions, job)
                 placement = find_placement(future, request)
         if placement is not None:
@@ -178,11 +173,10 @@ class PreemptionStage:
 
     def _releases(self, victims: set[int]) -> Iterator[Release]:
         """Yield the releases of running jobs that are not stopping."""
-        running = self.state.running
         for end, id in self.state.release_times:
-            placement = running[id].placement
-            if placement is not None and id not in victims and not is_stopping(running[id]):
-                yield end, placement
+            job = self.state.running[id]
+            if job.placement is not None and id not in victims and not is_stopping(job):
+                yield end, job.placement
 
     def _cancel_obsolete(self) -> Iterator[PreemptionCancelled]:
         """Let victims resume whose preemptor does not need them any more."""
@@ -200,8 +194,9 @@ class PreemptionStage:
     ) -> Iterator[PreemptionRequested]:
         reason = f"job {preemptor.label} needs its resources"
         for eviction in evictions:
-            gpus = elastic.gpu_count(eviction.keeps) if eviction.keeps is not None else None
-            yield _stop_request(eviction.victim, reason, self.at, self.boot, preemptor.id, gpus)
+            yield _stop_request(
+                eviction.victim, reason, self.at, self.boot, preemptor.id, eviction.resize_to
+            )
 
     def _possible_preemptors(
         self, nodes: Sequence[str] | None
