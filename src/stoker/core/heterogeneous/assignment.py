@@ -387,9 +387,9 @@ class Assignment:
             if current is None:
                 continue
             if entry.target == current:
-                if entry.stop is not None:
+                if job.progress.stop is not None:
                     yield PreemptionCancelled(at=now, job=job.id, attempt=job.attempt)
-            elif entry.stop is None:
+            elif job.progress.stop is None:
                 takers = (taker_of[gpu] for gpu in sorted(devices_of(current)) if gpu in taker_of)
                 taker = next(takers, None)
                 yield PreemptionRequested(

@@ -11,9 +11,9 @@ from stoker.core.placement.placer import find_placement
 from stoker.core.planner.request_variants import request_variants
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.types import Candidate
-from stoker.core.policies.policy import BackfillMode
-from stoker.core.queue.job_class import RequestSize, ShapeGroup
-from stoker.core.queue.scan import fitting_heads
+from stoker.core.preemption.admission import Admission
+from stoker.core.queue.job_class import ShapeGroup
+from stoker.core.queue.scan import SizeTest, fitting_heads
 from stoker.core.structures.amounts import BEFORE_ALL, CapacityTest, SortKey
 
 
@@ -24,21 +24,10 @@ class StartStage:
         self.session = session
         self._position: SortKey = BEFORE_ALL
         """Position of the last candidate: what is nominated to jobs before it is withheld."""
-        self._capacity_tests: dict[ShapeGroup, CapacityTest] = {}
-        """Tests by group, until a candidate starts or is blocked."""
-        self._blocked_queues: set[str] = set()
-        """Queues of strict order with a blocked job."""
+        self._may_fit = SizeTest(self._capacity_test)
+        self._admission = Admission(session.state)
         self.has_unused_targets = False
         """Whether a quota blocks a job with a target, which others could have."""
-
-    def _may_fit(self, size: RequestSize) -> bool:
-        """Whether the first job of a size may start now."""
-        if size.group is None:
-            return True
-        test = self._capacity_tests.get(size.group)
-        if test is None:
-            test = self._capacity_tests[size.group] = self._capacity_test(size.group)
-        return test(size.amounts)
 
     def _capacity_test(self, group: ShapeGroup) -> CapacityTest:
         """Return the test whether jobs of a group may start now."""
@@ -63,32 +52,27 @@ class StartStage:
             return
         for key, job_class in fitting_heads(state.pending, self._may_fit):
             self._position = key
-            is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
-            if is_strict and state.quotas.queue_reason(job_class):
-                self._blocked_queues.add(job_class.queue)
-            if job_class.queue in self._blocked_queues or state.quota_reason(job_class):
+            if not self._admission.admits(job_class):
                 continue
             job = state.jobs[job_class.head]
             request = state.startable_request(job, job_class, self.session.at)
             yield Candidate(key, job, job_class, request)
-            self._capacity_tests.clear()
-            if is_strict and job.id in state.pending:
-                self._blocked_queues.add(job_class.queue)
+            self._may_fit.forget()
+            if job.id in state.pending:
+                self._admission.on_blocked(job_class)
 
     def _assigned_candidates(self, assignment: Assignment) -> Iterator[Candidate]:
         """Yield jobs with a target that no quota blocks; each may have its target only."""
         state = self.session.state
         for key, job_class, job, request in assignment.candidates():
-            if job_class.queue in self._blocked_queues:
-                continue
             quota = state.gpu_quota_left(job_class.queue)
-            if state.quota_reason(job_class) or quota is None or request.gpu_amount > quota:
+            is_admitted = self._admission.admits(job_class)
+            if not is_admitted or quota is None or request.gpu_amount > quota:
                 self.has_unused_targets = True
                 continue
             yield Candidate(key, job, job_class, request)
-            is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
-            if is_strict and job.id in state.pending:
-                self._blocked_queues.add(job_class.queue)
+            if job.id in state.pending:
+                self._admission.on_blocked(job_class)
 
     def protect(self, candidate: Candidate) -> Iterator[PreemptionRequested]:
         """Yield victims of higher-ranked jobs, if the candidate could not be preempted for them."""

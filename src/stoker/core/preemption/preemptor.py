@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf
 
@@ -14,20 +14,20 @@ from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
-from stoker.core.policies.policy import BackfillMode
 from stoker.core.policies.ranking import OVERDUE_RANK, Threshold
+from stoker.core.preemption.admission import Admission
 from stoker.core.preemption.candidate_nodes import best_threshold
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.reservation_guard import ReservationGuard, may_overtake
 from stoker.core.preemption.victim_selection import Eviction, VictimSelector
-from stoker.core.queue.job_class import JobClass, ShapeGroup
-from stoker.core.queue.scan import jobs_in_order
+from stoker.core.queue.job_class import JobClass
+from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.running.release_times import Release
 from stoker.core.running.victims import can_preempt, is_stopping
 from stoker.core.state.reranking import any_preemption_possible
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import first_victim, update_victim
-from stoker.core.structures.amounts import AFTER_ALL, CapacityTest, SortKey
+from stoker.core.structures.amounts import AFTER_ALL, SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16
 """Pending jobs that are tried as preemptors in one pass over the queue: bounds its time."""
@@ -48,12 +48,12 @@ class PreemptionStage:
         self.at, self.boot = at, boot
         self.exhausted: set[JobClass] = set()
         """Classes that no preemption helps in this cycle."""
-        self._blocked_queues: set[str] = set()
-        """Queues of strict order whose head no preemption helps."""
+        self._admission = Admission(state)
         self._thresholds: dict[int, Threshold] = {}
         """Thresholds by GPUs."""
-        self._future_tests: dict[ShapeGroup, CapacityTest] = {}
-        """Whether amounts fit into the future capacity, by group."""
+        self._may_fit_future = SizeTest(
+            lambda group: capacity_test(nominations.future, group.shape)
+        )
 
     def must_run_before_start(self, job: Job, key: SortKey) -> bool:
         """Whether a higher-ranked job may preempt, and this one could not be preempted for it."""
@@ -85,9 +85,8 @@ class PreemptionStage:
             return
         yield from self._cancel_obsolete() if assigned is None else assigned
         for job in memory_overcommitted(state):
-            yield _stop_request(
-                job, "its GPU has too little memory for all jobs that share it", at, boot
-            )
+            reason = "its GPU has too little memory for all jobs that share it"
+            yield self._stop_request(job, reason)
         if assigned is None:
             yield from self._run(AFTER_ALL, None)
         if state.memory.elastic_targets:
@@ -112,10 +111,7 @@ class PreemptionStage:
             if id in state.memory.nominations or rounds.covered_by_rebalance(state, id):
                 tried += 1
                 continue
-            is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
-            if is_strict and state.quotas.queue_reason(job_class):
-                self._blocked_queues.add(job_class.queue)
-            if job_class.queue in self._blocked_queues or state.quota_reason(job_class):
+            if not self._admission.admits(job_class):
                 self.exhausted.add(job_class)
                 continue
             tried += 1
@@ -126,7 +122,7 @@ class PreemptionStage:
 
     def _forget_thresholds(self) -> None:
         self._thresholds.clear()
-        self._future_tests.clear()
+        self._may_fit_future.forget()
 
     def _preempt_for(
         self, key: SortKey, job_class: JobClass, job: Job
@@ -143,7 +139,11 @@ class PreemptionStage:
                     selector.restore(evictions)
                     evictions = []
             if evictions:
-                yield from self._requests_for(evictions, job)
+                for eviction in evictions:
+                    yield self._stop_request(
+                        eviction.victim, f"job {job.label} needs its resources", job.id,
+                        eviction.resize_to,
+                    )  # fmt: skip
                 placement = find_placement(future, request)
         if placement is not None:
             if evictions or job.id in nominations.preemptors:
@@ -151,8 +151,7 @@ class PreemptionStage:
             else:
                 nominations.count_on_surplus(job.id, placement)
             return
-        if state.backfill_mode(job_class.queue) is BackfillMode.STRICT:
-            self._blocked_queues.add(job_class.queue)
+        self._admission.on_blocked(job_class)
         self.exhausted.add(job_class)
 
     def _would_start(
@@ -189,14 +188,13 @@ class PreemptionStage:
             self.nominations.refresh()
             self.exhausted.clear()
 
-    def _requests_for(
-        self, evictions: list[Eviction], preemptor: Job
-    ) -> Iterator[PreemptionRequested]:
-        reason = f"job {preemptor.label} needs its resources"
-        for eviction in evictions:
-            yield _stop_request(
-                eviction.victim, reason, self.at, self.boot, preemptor.id, eviction.resize_to
-            )
+    def _stop_request(
+        self, job: Job, reason: str, preemptor: int | None = None, gpus: int | None = None
+    ) -> PreemptionRequested:
+        return PreemptionRequested(
+            at=self.at, job=job.id, attempt=job.attempt, why=reason, boot=self.boot, by=preemptor,
+            gpus=gpus,
+        )  # fmt: skip
 
     def _possible_preemptors(
         self, nodes: Sequence[str] | None
@@ -211,48 +209,30 @@ class PreemptionStage:
             if victim is None:
                 return
             end = (victim[0], victim[1] - state.policies.min_hysteresis)
-        is_skipped: Callable[[SortKey, JobClass], bool] = partial(self._is_skipped, nodes)
-        if state.running_elastic or not may_overtake(state):
-            is_skipped = self._is_exhausted
+        all_may_help = bool(state.running_elastic) or not may_overtake(state)
+
+        def is_skipped(key: SortKey, job_class: JobClass) -> bool:
+            is_exhausted = job_class in self.exhausted
+            return is_exhausted or not (all_may_help or self._may_help(nodes, key, job_class))
+
         for key, job_class, id in jobs_in_order(state.pending, is_skipped):
             if key[:2] >= end:
                 return
             yield key, job_class, id
 
-    def _is_exhausted(self, _key: SortKey, job_class: JobClass) -> bool:
-        return job_class in self.exhausted
-
-    def _is_skipped(self, nodes: Sequence[str] | None, key: SortKey, job_class: JobClass) -> bool:
-        """Whether no job of a class from this position on can preempt or fits once others stop."""
-        if job_class in self.exhausted:
-            return True
+    def _may_help(self, nodes: Sequence[str] | None, key: SortKey, job_class: JobClass) -> bool:
+        """Whether a job of a class from this position on may preempt or fits once others stop."""
         if key[1] <= OVERDUE_RANK:
-            return False
+            return True
         need = job_class.gpu_bucket
         threshold = self._thresholds.get(need)
         if threshold is None:
             priority, rank = best_threshold(self.state, need, self.at, nodes)
             threshold = priority, rank - self.state.policies.min_hysteresis
             self._thresholds[need] = threshold
-        return key[:2] >= threshold and not self._may_fit_future(job_class)
-
-    def _may_fit_future(self, job_class: JobClass) -> bool:
-        """Whether a job may fit once others have stopped; then it claims what they free."""
-        future, size = self.nominations.future, job_class.size
-        if size.group is None or not future.nodes:
-            return size.group is None
-        test = self._future_tests.get(size.group)
-        if test is None:
-            test = self._future_tests[size.group] = capacity_test(future, size.group.shape)
-        return test(size.amounts)
-
-
-def _stop_request(
-    job: Job, why: str, at: float, boot: float, by: int | None = None, gpus: int | None = None
-) -> PreemptionRequested:
-    return PreemptionRequested(
-        at=at, job=job.id, attempt=job.attempt, why=why, boot=boot, by=by, gpus=gpus
-    )
+        if key[:2] < threshold or job_class.size.group is None:
+            return True
+        return bool(self.nominations.future.nodes) and self._may_fit_future(job_class.size)
 
 
 def is_obsolete(state: State, job: Job, at: float) -> bool:

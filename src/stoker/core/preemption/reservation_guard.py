@@ -16,8 +16,9 @@ from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.policies.catalog import POLICIES
 from stoker.core.policies.policy import BackfillMode
+from stoker.core.preemption.admission import Admission
 from stoker.core.queue.job_class import JobClass
-from stoker.core.queue.scan import jobs_in_order
+from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.reservation.conservative import ConservativeBackfill
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
@@ -30,6 +31,9 @@ class ReservationGuard:
 
     def __init__(self, state: State, at: float, boot: float) -> None:
         self.state, self.at, self.boot = state, at, boot
+        self._fits_when_idle = SizeTest(
+            lambda group: idle_cluster(state.cluster).capacity_test(group.shape, capacity_test)
+        )
 
     @cached_property
     def is_conservative(self) -> bool:
@@ -75,38 +79,21 @@ class ReservationGuard:
         """
         if not self._any_protected:
             return
-        state, done, strict_queues = self.state, set[JobClass](), set[str]()
+        state, done, admission = self.state, set[JobClass](), Admission(self.state)
         for key, job_class, id in jobs_in_order(
             state.pending, lambda _, each: each in done or not is_protected(state, each)
         ):
             if key >= end:
                 return
-            if not self._may_be_next(job_class, strict_queues) or id in exclude:
+            if not admission.admits(job_class):
+                continue
+            admission.on_blocked(job_class)
+            if id in exclude:
                 continue
             if not self.is_conservative:
                 done.add(job_class)
-            if self._fits_when_idle(job_class):
+            if self._fits_when_idle(job_class.size):  # otherwise the end of no job helps it
                 yield blocked_job(state, key, state.jobs[id], job_class)
-
-    def _fits_when_idle(self, job_class: JobClass) -> bool:
-        """Whether the end of all running jobs would help a class: there would be a reservation."""
-        group, idle = job_class.size.group, idle_cluster(self.state.cluster)
-        if group is None:
-            return True
-        return idle.capacity_test(group.shape, capacity_test)(job_class.size.amounts)
-
-    def _may_be_next(self, job_class: JobClass, strict_queues: set[str]) -> bool:
-        """Whether neither a quota nor an earlier job of its strict queue blocks a job.
-
-        `strict_queues`: strict queues of which a job was seen; jobs are asked for in queue order.
-        """
-        is_blocked = bool(self.state.quota_reason(job_class))
-        if job_class.request is None:
-            if job_class.queue in strict_queues:
-                return False
-            if not is_blocked or self.state.quotas.queue_reason(job_class):
-                strict_queues.add(job_class.queue)
-        return not is_blocked
 
 
 def blocked_job(state: State, key: SortKey, job: Job, job_class: JobClass) -> BlockedJob:

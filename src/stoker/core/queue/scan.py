@@ -5,10 +5,33 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
-from stoker.core.queue.job_class import JobClass, RequestSize
+from stoker.core.queue.job_class import JobClass, RequestSize, ShapeGroup
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.structures.amounts import SortKey
+from stoker.core.structures.amounts import CapacityTest, SortKey
+
+
+class SizeTest:
+    """Whether requests of a size may fit, by one capacity test per group."""
+
+    def __init__(self, build: Callable[[ShapeGroup], CapacityTest]) -> None:
+        self._build = build
+        self._tests: dict[ShapeGroup, CapacityTest] = {}
+
+    def __call__(self, size: RequestSize) -> bool:
+        """Return False if amounts of this size do not fit; True without a group."""
+        group = size.group
+        if group is None:
+            return True
+        test = self._tests.get(group)
+        if test is None:
+            test = self._tests[group] = self._build(group)
+        return test(size.amounts)
+
+    def forget(self) -> None:
+        """Build the tests again, since the capacity or what is tested has changed."""
+        self._tests.clear()
 
 
 def fitting_heads(
@@ -52,8 +75,7 @@ def jobs_in_order(
             continue
         yield key, job_class, int(key[-1])
         if keys is None:
-            keys = job_class.sort_keys()
-            next(keys, None)
+            keys = map(job_class.sort_key, islice(job_class.entries, 1, None))
         following = next(keys, None)
         if following is not None:
             heappush(followers, (following, job_class, keys))
