@@ -87,12 +87,8 @@ def rebalance(
         is_rebalanced(state, state.jobs[id]) for id in state.pending_elastic
     ):
         return
-    ends = [
-        (job.started_at or 0.0) + REBALANCE_SECONDS
-        for job in running
-        if _has_just_started(job, now)
-    ]
-    memory.next_rebalance = min(ends, default=inf)
+    starts = (job.started_at or 0.0 for job in running if _has_just_started(job, now))
+    memory.next_rebalance = min(starts, default=inf) + REBALANCE_SECONDS
     running = [job for job in running if _may_change(state, job, now)]
     entries = [_elastic_job(state, job, now) for job in running] + list(_pending_jobs(state, now))
     entries.sort(key=lambda entry: entry[0])
@@ -127,16 +123,13 @@ def _resize(
 
 def grow(state: State, ledger: Cluster, now: float, boot: float) -> Iterator[PreemptionRequested]:
     """Yield the jobs below their target that can grow on what is free in this ledger."""
-    targets = [
-        (-target, id)
-        for id, target in state.memory.elastic_targets.items()
-        if (job := state.running_elastic.get(id)) is not None and _held_gpus(job) < target
-    ]
-    per_node = sizes.gpus_per_node(state) if targets else 0
-    for negative_target, id in sorted(targets):
-        job = state.running_elastic[id]
-        placement, held = job.placement, _held_gpus(job)
-        if placement is None or not _may_change(state, job, now):
+    targets, per_node = state.memory.elastic_targets, sizes.gpus_per_node(state)
+    for negative_target, id in sorted((-target, id) for id, target in targets.items()):
+        job = state.running_elastic.get(id)
+        if job is None or (placement := job.placement) is None:
+            continue
+        held = _held_gpus(job)
+        if held >= -negative_target or not _may_change(state, job, now):
             continue
         request = state.effective_request(job, state.spec(job))
         request = state.within_horizon(job, request, now)
@@ -207,8 +200,7 @@ def _is_exclusive(cluster: Cluster, name: str, gpus: list[str]) -> bool:
 
 
 def _held_gpus(job: Job) -> int:
-    parts = job.placement.parts if job.placement is not None else ()
-    return sum(len(part.names(GPU)) for part in parts)
+    return sum(len(part.names(GPU)) for part in job.parts)
 
 
 def _free_gpus(cluster: Cluster) -> int:

@@ -114,7 +114,6 @@ class Assignment:
         """Add an entry for a job that can move, and release its devices."""
         state, placement, progress = self.state, job.placement, job.progress
         stop = progress.stop
-        accepts_stop = progress.accepts_stop
         if placement is None or job.state is not JobState.RUNNING:
             return
         if job.id not in state.preemptible or (stop is not None and not _may_resume(state, job)):
@@ -135,7 +134,7 @@ class Assignment:
                 return
         effective_rank = -inf  # not preempted by jobs of equal priority
         started = job.started_at if job.started_at is not None else self.now
-        if accepts_stop and self.now - started >= self.policy.quantum:
+        if progress.accepts_stop and self.now - started >= self.policy.quantum:
             effective_rank = rank(state.ranking_input(job), self.now)[0]
             effective_rank -= hysteresis_of(job, self.policy)
             effective_rank += self.policy.fair * state.pending.user_penalties.get(job.user, 0.0)

@@ -96,7 +96,8 @@ def _pick_shared_gpus(devices: list[Device], gpus: GpuRequest) -> list[DeviceAll
     candidates = [
         device
         for device in devices
-        if _is_shareable(device) and not (gpus.on_idle_gpus and device.sharers)
+        if device.available == THOUSAND - device.sharers * SHARED_SLOT
+        and not (gpus.on_idle_gpus and device.sharers)
     ]
     if len(candidates) < count:
         return None
@@ -106,10 +107,6 @@ def _pick_shared_gpus(devices: list[Device], gpus: GpuRequest) -> list[DeviceAll
     return [
         DeviceAllocation(GPU, device.name, SHARED_SLOT, memory) for device in candidates[:count]
     ]
-
-
-def _is_shareable(device: Device) -> bool:
-    return device.available == THOUSAND - device.sharers * SHARED_SLOT
 
 
 def _preference(device: Device, words: tuple[str, ...]) -> int:

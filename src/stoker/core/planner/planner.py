@@ -39,7 +39,8 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
     assignment = session.assignment
     starts = StartStage(session)
     for candidate in starts.candidates():
-        yield from session.commit(starts.protect(candidate))
+        if assignment is None:  # otherwise jobs before it have their targets
+            yield from session.commit(session.preemption.protect(*candidate))
         yield from session.commit(starts.start(candidate))
     revocations = session.nominations.revocations
     assigned = assignment.preemptions(boot) if assignment is not None else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from stoker.core.events import AttemptPlanned, PreemptionRequested
+from stoker.core.events import AttemptPlanned
 from stoker.core.heterogeneous.assignment import Assignment
-from stoker.core.placement.placer import find_placement
 from stoker.core.planner.request_variants import request_variants
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.types import Candidate
@@ -56,7 +55,7 @@ class StartStage:
                 continue
             job = state.jobs[job_class.head]
             request = state.startable_request(job, job_class, self.session.at)
-            yield Candidate(key, job, job_class, request)
+            yield Candidate(key, job, request)
             self._may_fit.forget()
             if job.id in state.pending:
                 self._admission.on_blocked(job_class)
@@ -70,21 +69,9 @@ class StartStage:
             if not is_admitted or quota is None or request.gpu_amount > quota:
                 self.has_unused_targets = True
                 continue
-            yield Candidate(key, job, job_class, request)
+            yield Candidate(key, job, request)
             if job.id in state.pending:
                 self._admission.on_blocked(job_class)
-
-    def protect(self, candidate: Candidate) -> Iterator[PreemptionRequested]:
-        """Yield victims of higher-ranked jobs, if the candidate could not be preempted for them."""
-        session, key = self.session, candidate.key
-        if session.assignment is not None:  # jobs before it have their targets
-            return
-        if not session.preemption.must_run_before_start(candidate.job, key):
-            return
-        placement = find_placement(session.nominations.ledger_for(key), candidate.request)
-        if placement is not None:
-            nodes = [part.node for part in placement.parts]
-            yield from session.preemption.run_before(key, nodes)
 
     def start(self, candidate: Candidate) -> Iterator[AttemptPlanned]:
         """Yield the start of a candidate, unless it is blocked."""

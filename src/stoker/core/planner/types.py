@@ -7,7 +7,6 @@ from typing import NamedTuple
 from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
-from stoker.core.queue.job_class import JobClass
 from stoker.core.structures.amounts import SortKey
 
 Decision = AttemptPlanned | PreemptionRequested | PreemptionCancelled
@@ -19,5 +18,4 @@ class Candidate(NamedTuple):
 
     key: SortKey
     job: Job
-    job_class: JobClass
     request: ResourceRequest

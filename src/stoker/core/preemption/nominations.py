@@ -51,7 +51,7 @@ class Nominations:
         """Number of nominations revoked so far."""
         self.counting_on_surplus: set[int] = set()
         """Jobs that only count on what stopping jobs free; it is allocated for them already."""
-        self.preemptors: set[int] = set()
+        self._preemptors: set[int] = set()
         """Pending jobs for which others are stopping."""
         self._sorted: list[Nomination] = []
         self._ledger: Overlay | None = None
@@ -68,7 +68,7 @@ class Nominations:
         state.thresholds.follow(self.future)
         self._sorted, self._ledger = [], None
         self.counting_on_surplus.clear()
-        self.preemptors.clear()
+        self._preemptors.clear()
         state.memory.nominations.clear()
         if not state.preemptible:
             return  # jobs that end anyway are not waited for
@@ -89,13 +89,12 @@ class Nominations:
                 state.memory.nominations[id] = placement
                 self._sorted.append(Nomination(key, id, placement))
         self._release(others)
-        self.preemptors = set(victims)
+        self._preemptors = set(victims)
 
     def _find_on_nodes_of(self, victims: list[Job], request: ResourceRequest) -> Placement | None:
         if request.node_count > 1:
             return find_placement(self.future, request)
-        placements = [job.placement for job in victims if job.placement is not None]
-        nodes = {part.node: None for placement in placements for part in placement.parts}
+        nodes = dict.fromkeys(part.node for job in victims for part in job.parts)
         return find_placement_on(self.future, nodes, request)
 
     def _release(self, victims: Iterable[Job]) -> None:
@@ -131,15 +130,13 @@ class Nominations:
             self._withheld_count += 1
         return self._ledger
 
-    def count_on_surplus(self, job: int, placement: Placement) -> None:
-        """Allocate for a job what other jobs do not need of the future capacity."""
+    def claim(self, key: SortKey, job: int, placement: Placement, has_new_victims: bool) -> None:
+        """Allocate a placement in the future capacity; it is held for a job that has victims."""
         self.future.allocate(placement)
-        self.counting_on_surplus.add(job)
-
-    def nominate(self, key: SortKey, job: int, placement: Placement) -> None:
-        """Allocate a placement in the future capacity, and hold it for a preemptor."""
-        self.future.allocate(placement)
-        self.preemptors.add(job)
+        if not has_new_victims and job not in self._preemptors:
+            self.counting_on_surplus.add(job)
+            return
+        self._preemptors.add(job)
         self.state.memory.nominations[job] = placement
         insort(self._sorted, Nomination(key, job, placement))
         self._ledger = None

@@ -55,15 +55,21 @@ class PreemptionStage:
             lambda group: capacity_test(nominations.future, group.shape)
         )
 
-    def must_run_before_start(self, job: Job, key: SortKey) -> bool:
-        """Whether a higher-ranked job may preempt, and this one could not be preempted for it."""
-        first = self.state.pending.lower_bound()
-        if first is None or first >= key:
-            return False
-        spec = self.state.specs[job.spec]
+    def protect(
+        self, key: SortKey, job: Job, request: ResourceRequest
+    ) -> Iterator[PreemptionRequested]:
+        """Yield victims of higher-ranked jobs, if a job that may start could not be preempted.
+
+        What is free where it would start may be what such a job misses beside its victims.
+        """
+        first, spec = self.state.pending.lower_bound(), self.state.specs[job.spec]
         saves_work = spec.training is not None or spec.early_signal is not None
-        is_final = spec.non_preemptible or not saves_work
-        return is_final and any_preemption_possible(self.state, self.at)
+        if first is None or first >= key or (saves_work and not spec.non_preemptible):
+            return
+        if any_preemption_possible(self.state, self.at):
+            placement = find_placement(self.nominations.ledger_for(key), request)
+            if placement is not None:
+                yield from self._run(key, [part.node for part in placement.parts])
 
     def run(
         self, assigned: Iterator[PreemptionRequested | PreemptionCancelled] | None = None
@@ -92,13 +98,6 @@ class PreemptionStage:
         if state.memory.elastic_targets:
             ledger = Overlay(self.nominations.ledger_for(AFTER_ALL))
             yield from rounds.grow(state, ledger, at, boot)
-
-    def run_before(self, key: SortKey, nodes: Sequence[str]) -> Iterator[PreemptionRequested]:
-        """Yield which jobs stop for those before a position, where its job would use these nodes.
-
-        What is free there may be what a higher-ranked job misses beside its victims.
-        """
-        yield from self._run(key, nodes)
 
     def _run(self, end: SortKey, nodes: Sequence[str] | None) -> Iterator[PreemptionRequested]:
         state, nominations, tried = self.state, self.nominations, 0
@@ -146,13 +145,10 @@ class PreemptionStage:
                     )  # fmt: skip
                 placement = find_placement(future, request)
         if placement is not None:
-            if evictions or job.id in nominations.preemptors:
-                nominations.nominate(key, job.id, placement)
-            else:
-                nominations.count_on_surplus(job.id, placement)
-            return
-        self._admission.on_blocked(job_class)
-        self.exhausted.add(job_class)
+            nominations.claim(key, job.id, placement, has_new_victims=bool(evictions))
+        else:
+            self._admission.on_blocked(job_class)
+            self.exhausted.add(job_class)
 
     def _would_start(
         self,
@@ -273,7 +269,7 @@ def _jobs_by_gpu(state: State) -> dict[tuple[str, str], list[Job]]:
     """Return the jobs that share GPUs by memory, by node and name of the GPU."""
     jobs: dict[tuple[str, str], list[Job]] = {}
     for _, job in sorted(state.sharing.items()):
-        for part in job.placement.parts if job.placement is not None else ():
+        for part in job.parts:
             for name in part.names(GPU):
                 jobs.setdefault((part.node, name), []).append(job)
     return jobs

@@ -94,7 +94,8 @@ class ConservativeBackfill(EasyBackfill):
         free = Overlay(ledger)
         if self._slots:
             timeline = self._current_timeline()
-            if not timeline.may_fit(request, self.now, end):
+            names = timeline.may_hold(ledger.node_names(), request, self.now, end)
+            if len(names) < request.node_count:
                 return None
             timeline.withhold(free, timeline.slots, self.now, end)
         return find_placement(free, request)
@@ -176,11 +177,7 @@ class _Timeline:
             insort(self._used_gpus[part.node], (slot.start, _gpus(part)))
             insort(self._used_gpus[part.node], (slot.end, -_gpus(part)))
 
-    def may_fit(self, request: ResourceRequest, start: float, end: float) -> bool:
-        """Whether enough nodes have enough GPUs during an interval, of whichever devices."""
-        return len(self._may_hold(self._used_gpus, request, start, end)) >= request.node_count
-
-    def _may_hold(
+    def may_hold(
         self, names: Iterable[str], request: ResourceRequest, start: float, end: float
     ) -> dict[str, None]:
         """Return the nodes with enough GPUs during an interval, of whichever devices."""
@@ -217,7 +214,7 @@ class _Timeline:
         names = dict.fromkeys(self._used_gpus)
         for start, more in chain([(earliest, iter(()))], groupby(ends, key=itemgetter(0))):
             names |= dict.fromkeys(name for _, name in more)
-            names = self._may_hold(names, request, start, start + duration)
+            names = self.may_hold(names, request, start, start + duration)
             if len(names) >= request.node_count:
                 yield start, names
 
