@@ -95,7 +95,7 @@ class Assignment:
         """Strict queues with a job that does not fit."""
         for placement in state.memory.nominations.values():
             future.release(placement)
-        for job in sorted(state.running.values(), key=_start_order):
+        for job in sorted(state.running.values(), key=lambda job: (job.started_at or 0.0, job.id)):
             self._add_running(job)
         exhausted: set[JobClass] = set()
         pending = jobs_in_order(state.pending, lambda _, job_class: job_class in exhausted)
@@ -415,11 +415,6 @@ def _demands(entries: Iterable[AssignmentEntry]) -> Iterable[dict[str, float]]:
         for model, seconds in entry.runtime.seconds.items():
             demand[model] = demand.get(model, 0.0) + seconds * entry.runtime.gpus
     return demands.values()
-
-
-def _start_order(job: Job) -> tuple[float, int]:
-    """Return the order of starts, which is the same after a restart."""
-    return (job.started_at if job.started_at is not None else inf, job.id)
 
 
 def _reason(state: State, entry: AssignmentEntry, taker: Job | None) -> str:

@@ -64,9 +64,10 @@ class StartStage:
         """Yield jobs with a target that no quota blocks; each may have its target only."""
         state = self.session.state
         for key, job_class, job, request in assignment.candidates():
+            if self._admission.is_behind_blocked(job_class):
+                continue
             quota = state.gpu_quota_left(job_class.queue)
-            is_admitted = self._admission.admits(job_class)
-            if not is_admitted or quota is None or request.gpu_amount > quota:
+            if state.quota_reason(job_class) or quota is None or request.gpu_amount > quota:
                 self.has_unused_targets = True
                 continue
             yield Candidate(key, job, request)

@@ -19,8 +19,11 @@ class Admission:
         """Whether the head of a class may start if it fits."""
         if self._is_strict(job_class) and self._state.quotas.queue_reason(job_class):
             self._blocked_queues.add(job_class.queue)
-        is_behind = job_class.queue in self._blocked_queues
-        return not is_behind and not self._state.quota_reason(job_class)
+        return not (self.is_behind_blocked(job_class) or self._state.quota_reason(job_class))
+
+    def is_behind_blocked(self, job_class: JobClass) -> bool:
+        """Whether an earlier job of its queue is blocked, and the queue has strict order."""
+        return job_class.queue in self._blocked_queues
 
     def on_blocked(self, job_class: JobClass) -> None:
         """Note that an admitted job does not start: in strict order, no later one may."""
