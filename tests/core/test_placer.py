@@ -11,11 +11,11 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
 from stoker.core.model.resources import GpuRequest, ResourceRequest
-from stoker.core.placement.fit import fit, max_request
+from stoker.core.placement.capacity import capacity_test
+from stoker.core.placement.fit import fit
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import request_amounts, request_shape
-from stoker.core.structures.amounts import fits_within
 
 
 def cluster(**types: tuple[DeviceFacts, ...]) -> Cluster:
@@ -192,7 +192,6 @@ def test_a_closed_node_takes_nothing_also_in_a_copy():
     both.mark_changed("a")
     assert nodes(find_placement(both, gpus(1))) == ["b"]
     assert nodes(find_placement(Overlay(both), gpus(1))) == ["b"]
-    assert max_request(both.nodes["a"], gpus(1)) is None
     both.nodes["b"].unavailable_reason = "nor does this one"
     both.mark_changed("b")
     assert find_placement(both, ResourceRequest()) is None
@@ -207,13 +206,11 @@ def test_what_others_use_is_not_there_also_in_a_copy():
         assert find_placement(each, ResourceRequest(cpus=3300, memory=300)) is not None
         assert find_placement(each, ResourceRequest(cpus=3301)) is None
         assert find_placement(each, ResourceRequest(memory=301)) is None
-        assert max_request(each.node("a"), ResourceRequest(cpus=1, memory=1)) == (3300, 300)
 
 
 def test_a_node_of_one_core_does_not_fit_for_a_whole_one_beside_others():
     box = lab("a", cpus=1)
     box.nodes["a"].by_name["cpu", "cpu"].used_by_others = 250
-    assert max_request(box.nodes["a"], ResourceRequest(cpus=1)) == (750,)
     assert find_placement(box, ResourceRequest(cpus=1000)) is None
     assert find_placement(box, ResourceRequest(cpus=750)) is not None
 
@@ -320,9 +317,10 @@ def test_room_is_for_what_fits_and_for_nothing_else(
     found.unavailable_reason = "it does not answer" if closed else None
     cards, cpus, ram = asked
     request = ResourceRequest(gpus=GpuRequest(cards) if cards else None, cpus=cpus, memory=ram)
-    there = max_request(found, request_shape(request))
-    enough = there is not None and fits_within(request_amounts(request), there)
-    assert enough == (fit(found, request) is not None)
+    box.mark_changed("a")
+    for ledger in (box, Overlay(box)):
+        fits = capacity_test(ledger, request_shape(request))(request_amounts(request))
+        assert fits == (fit(found, request) is not None)
 
 
 @given(AMOUNTS)

@@ -13,15 +13,10 @@ from stoker.core.cluster.fragmentation import max_request_amount
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
 from stoker.core.model.resources import GpuRequest, ResourceRequest
-from stoker.core.placement.fit import max_request
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import gpu_bucket_of
-from stoker.core.running.thresholds import (
-    UNREACHABLE,
-    FutureThresholds,
-    NodeThreshold,
-    PreemptionThresholds,
-)
+from stoker.core.preemption.candidate_nodes import UNREACHABLE
+from stoker.core.running.thresholds import NodeThreshold, PreemptionThresholds
 from stoker.core.running.victims import VictimIndex, VictimKey
 
 # -- by hand --------------------------------------------------------------------------------
@@ -34,7 +29,10 @@ class ThresholdFixture:
         self.cluster, self.victims = Cluster(), VictimIndex()
         for number, size in enumerate(sizes):
             self.cluster.add_node(node(size, f"m{number}", cpus, memory), ())
-        self.thresholds = PreemptionThresholds(self.cluster, self.victims)
+        self.stopping: tuple[int, ...] = ()
+        self.thresholds = PreemptionThresholds(
+            self.cluster, self.victims, lambda job: job not in self.stopping
+        )
         self.held: dict[int, Placement] = {}
 
     def runs(
@@ -53,17 +51,18 @@ class ThresholdFixture:
         if can_stop:
             self.victims.add((0, level, float(job), job), placement)
 
-    def refresh(self) -> None:
-        self.thresholds.refresh(self.victims.reordered_nodes)
-        self.victims.reordered_nodes.clear()
+    def stops(self, *jobs: int) -> None:
+        """Follow the ledger after these jobs have stopped."""
+        future, self.stopping = Overlay(self.cluster), jobs
+        for job in jobs:
+            future.release(self.held[job])
+        self.thresholds.follow(future)
 
     def down(self, need: int) -> list[tuple[int, str]]:
         """Return the last victim of each node, the highest threshold first."""
-        self.refresh()
         return [(last[3], name) for last, name in self.thresholds.descending(need)]
 
     def on(self, name: str, need: int, cores: int = 0, memory: int = 0) -> tuple[float, float]:
-        self.refresh()
         last = self.thresholds.last_victim(name, need, cores, memory)
         return last[:2] if last is not None else UNREACHABLE
 
@@ -119,7 +118,7 @@ def test_only_gpus_without_other_jobs_count_as_whole() -> None:
         (gpus(2), 2000), (gpus(0.3), 250), (gpus(1.6), 1500), (None, 0),
         (ResourceRequest(cpus=4000), 0), (gpus(1, shareable=True, memory=900), 0),
         (ResourceRequest(GpuRequest(1000), exclusive=True), 0),
-        (ResourceRequest(GpuRequest(3000), node_count=2), 3001),
+        (ResourceRequest(GpuRequest(3000), node_count=2), 3000),
     ],
 )  # fmt: skip
 def test_what_must_be_left_at_least(request_: ResourceRequest | None, need: int) -> None:
@@ -140,14 +139,20 @@ def test_a_stopping_job_frees_nothing_in_a_ledger_where_it_has_stopped() -> None
     lab = ThresholdFixture(2)
     lab.runs(1, gpus(1), 5.0)
     lab.runs(2, gpus(1), 7.0)
-    later = Overlay(lab.cluster)
-    thresholds = FutureThresholds(later, lab.victims, lambda job: job != 2)
-    later.release(lab.held[2])
-    thresholds.refresh()
-    assert [row[0][3] for row in thresholds.descending(1000)] == [1]
-    last = thresholds.last_victim("m0", 2000)
-    assert last is not None
-    assert last[:2] == (0, 5.0)
+    assert lab.down(1000) == [(2, "m0")]
+    lab.stops(2)
+    assert lab.down(1000) == [(1, "m0")]
+    assert lab.on("m0", 2000) == (0, 5.0)
+
+
+def test_a_job_that_need_not_stop_is_a_victim_again() -> None:
+    lab = ThresholdFixture(1, 1)
+    lab.runs(1, gpus(1), 5.0, on="m0")
+    lab.runs(2, gpus(1), 7.0, on="m1")
+    lab.stops(2)
+    assert lab.down(1000) == [(1, "m0")]
+    lab.stops()
+    assert lab.down(1000) == [(2, "m1"), (1, "m0")]
 
 
 def test_a_sharer_frees_no_more_than_the_whole_gpu() -> None:
@@ -167,23 +172,6 @@ def test_a_device_that_counts_as_several_gpus_is_freed_whole() -> None:
     lab.cluster.add_node(NodeFacts("big", {"gpu": (DeviceFacts("0", capacity=4000),)}), ())
     lab.runs(1, gpus(4), 9.0, on="big")
     assert lab.on("big", 3000) == (0, 9.0)
-
-
-def test_the_largest_request_of_a_node_follows_its_allocations() -> None:
-    cluster = Cluster()
-    cluster.add_node(node(2, "m0"), ())
-    there = cluster.nodes["m0"]
-    shape = gpus(0)
-    before = max_request(there, shape)
-    cluster.mark_changed("m0")
-    taken = find_placement(cluster, gpus(1))
-    assert taken is not None
-    assert max_request(there, shape) == before
-    cluster.allocate(taken)
-    assert max_request(there, shape) != before
-    shadow = Overlay(cluster)
-    shadow.release(taken)
-    assert max_request(shadow.nodes["m0"], shape) == before
 
 
 # -- against working it out from scratch ------------------------------------------------------
@@ -208,7 +196,7 @@ def scratch(
     thresholds: PreemptionThresholds, held: dict[int, Placement], name: str, *asked: int
 ) -> VictimKey | None:
     """Return the last victim on a node, found by evicting one after the other."""
-    there, victims = thresholds.ledger.node(name), thresholds.victims
+    there, victims = thresholds.future.node(name), thresholds.victims
     if there is None or there.unavailable_reason is not None:
         return None
     twin, (need, cores, memory) = there.copy(), asked
@@ -216,7 +204,7 @@ def scratch(
         job: part.allocations for job in held if (part := held[job].on(name)) and job in victims
     }
     for seat in sorted([victims.key_of(job) for job in here], reverse=True):
-        if thresholds.can_preempt is not None and not thresholds.can_preempt(seat[3]):
+        if not thresholds.can_preempt(seat[3]):
             continue
         twin.release(here[seat[3]])
         cards, cpus, mems = (
@@ -236,7 +224,6 @@ def scratch(
 
 def agree(thresholds: PreemptionThresholds, held: dict[int, Placement], names: list[str]) -> None:
     """Assert that the thresholds equal a computation from scratch."""
-    thresholds.refresh([name for name in thresholds.victims.reordered_nodes if name in names])
     for need in NEEDS:
         found = [(scratch(thresholds, held, name, need, 0, 0), name) for name in names]
         rows: list[NodeThreshold] = [(last, name) for last, name in found if last is not None]
@@ -291,9 +278,7 @@ def test_they_are_what_comes_out_from_scratch(seed: int) -> None:
         if random.random() < 0.4:
             agree(lab.thresholds, lab.held, names)
     agree(lab.thresholds, lab.held, names)
-    later = Overlay(lab.cluster)
-    gone = {job for job in lab.victims._key if random.random() < 0.4}
-    thresholds = FutureThresholds(later, lab.victims, lambda job: job not in gone)
-    for job in gone:
-        later.release(lab.held[job])
-        agree(thresholds, lab.held, list(later.nodes))
+    for number in range(25):
+        lab.stops(*[job for job in lab.victims._key if random.random() < 0.4])
+        agree(lab.thresholds, lab.held, names)
+        something_happens(lab, random, 100 + number)

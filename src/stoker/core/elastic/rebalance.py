@@ -30,10 +30,9 @@ from stoker.core.elastic.allocation import (
 )
 from stoker.core.events import PreemptionRequested
 from stoker.core.measurement import estimator
-from stoker.core.model.job import Job, Progress
+from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest
-from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND, approximate_duration
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import names_hardware
@@ -94,12 +93,8 @@ def rebalance(
         is_rebalanced(state, state.jobs[id]) for id in state.pending_elastic
     ):
         return
-    ends = [
-        (job.started_at or 0.0) + REBALANCE_SECONDS
-        for job in running
-        if _has_just_started(job, now)
-    ]
-    memory.next_rebalance = min(ends, default=inf)
+    starts = (job.started_at or 0.0 for job in running if _has_just_started(job, now))
+    memory.next_rebalance = min(starts, default=inf) + REBALANCE_SECONDS
     running = [job for job in running if _may_change(state, job, now)]
     entries = [_elastic_job(state, job, now) for job in running] + list(_pending_jobs(state, now))
     entries.sort(key=lambda entry: entry[0])
@@ -134,16 +129,13 @@ def _resize(
 
 def grow(state: State, ledger: Cluster, now: float, boot: float) -> Iterator[PreemptionRequested]:
     """Yield the jobs below their target that can grow on what is free in this ledger."""
-    targets = [
-        (-target, id)
-        for id, target in state.memory.elastic_targets.items()
-        if (job := state.running_elastic.get(id)) is not None and _held_gpus(job) < target
-    ]
-    per_node = sizes.gpus_per_node(state) if targets else 0
-    for negative_target, id in sorted(targets):
-        job = state.running_elastic[id]
-        placement, held = job.placement, _held_gpus(job)
-        if placement is None or not _may_change(state, job, now):
+    targets, per_node = state.memory.elastic_targets, sizes.gpus_per_node(state)
+    for negative_target, id in sorted((-target, id) for id, target in targets.items()):
+        job = state.running_elastic.get(id)
+        if job is None or (placement := job.placement) is None:
+            continue
+        held = _held_gpus(job)
+        if held >= -negative_target or not _may_change(state, job, now):
             continue
         request = state.effective_request(job, state.spec(job))
         request = state.within_horizon(job, request, now)
@@ -193,15 +185,11 @@ def _may_change(state: State, job: Job, now: float) -> bool:
         return False
     if not progress.accepts_stop or progress.stop is not None:
         return False
-    is_measured_alone = progress.epochs > progress.epochs_at_start and _is_alone(state)
+    is_alone = len(state.running_elastic) == 1 and not len(state.pending)
+    is_measured_alone = progress.epochs > progress.epochs_at_start and is_alone
     if job.id not in state.preemptible or (_has_just_started(job, now) and not is_measured_alone):
         return False
     return all(_is_exclusive(state.cluster, part.node, part.names(GPU)) for part in placement.parts)
-
-
-def _is_alone(state: State) -> bool:
-    """Whether a single elastic job runs and no job is pending."""
-    return len(state.running_elastic) == 1 and not len(state.pending)
 
 
 def _is_exclusive(cluster: Cluster, name: str, gpus: list[str]) -> bool:
@@ -218,8 +206,7 @@ def _is_exclusive(cluster: Cluster, name: str, gpus: list[str]) -> bool:
 
 
 def _held_gpus(job: Job) -> int:
-    parts = job.placement.parts if job.placement is not None else ()
-    return sum(len(part.names(GPU)) for part in parts)
+    return sum(len(part.names(GPU)) for part in job.parts)
 
 
 def _free_gpus(cluster: Cluster) -> int:
@@ -265,7 +252,7 @@ def _elastic_job(state: State, job: Job, now: float) -> tuple[ElasticKey, Elasti
     max_gpus = max(sizes.max_gpus(state, job), min_gpus)
     total = estimator.epochs_of(job, spec)
     left = None if total is None else float(max(total - progress.epochs, 0))
-    epoch_times = _epoch_times(state, job, spec, progress, total)
+    epoch_times = _epoch_times(state, job, total)
     if left and epoch_times and held and progress.epoch_started_at is not None:
         elapsed = max(now - progress.epoch_started_at, 0.0)
         left -= min(elapsed / max(epoch_seconds(epoch_times, held), 1e-9), 1.0)
@@ -287,10 +274,9 @@ def _elastic_job(state: State, job: Job, now: float) -> tuple[ElasticKey, Elasti
     return _elastic_key(state, job, elastic_job, now), elastic_job
 
 
-def _epoch_times(
-    state: State, job: Job, spec: Spec, progress: Progress, total: int | None
-) -> EpochTimes:
+def _epoch_times(state: State, job: Job, total: int | None) -> EpochTimes:
     """Return the epoch times of the job at its training stage, else those of its profile."""
+    spec, progress = state.spec(job), job.progress
     if total is not None:
         by_stage: dict[int, dict[int, float]] = {}
         for stage, gpus, seconds in progress.epoch_times:

@@ -45,12 +45,8 @@ def candidate_sizes(state: State, job: Job, request: ResourceRequest) -> list[Re
     gpu_request = request.gpus
     if gpu_request is None or gpu_request.max_amount is None or request.node_count > 1:
         return [request]
-    min_gpus, gpus = gpu_count(request), gpu_count(request)
-    if target := state.memory.elastic_targets.get(job.id):
-        gpus = target
-    elif job.progress.gpus:
-        gpus = job.progress.gpus
-    per_node = gpus_per_node(state)
+    min_gpus, per_node = gpu_count(request), gpus_per_node(state)
+    gpus = state.memory.elastic_targets.get(job.id) or job.progress.gpus or min_gpus
     steps = gpu_steps(max(min_gpus, 1), min(max_gpus(state, job), gpus), per_node)
     return [resized(request, step, per_node) for step in reversed(steps) if step <= gpus] or [
         request

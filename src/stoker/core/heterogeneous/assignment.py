@@ -95,7 +95,7 @@ class Assignment:
         """Strict queues with a job that does not fit."""
         for placement in state.memory.nominations.values():
             future.release(placement)
-        for job in sorted(state.running.values(), key=_start_order):
+        for job in sorted(state.running.values(), key=lambda job: (job.started_at or 0.0, job.id)):
             self._add_running(job)
         exhausted: set[JobClass] = set()
         pending = jobs_in_order(state.pending, lambda _, job_class: job_class in exhausted)
@@ -114,7 +114,6 @@ class Assignment:
         """Add an entry for a job that can move, and release its devices."""
         state, placement, progress = self.state, job.placement, job.progress
         stop = progress.stop
-        accepts_stop = progress.accepts_stop
         if placement is None or job.state is not JobState.RUNNING:
             return
         if job.id not in state.preemptible or (stop is not None and not _may_resume(state, job)):
@@ -135,7 +134,7 @@ class Assignment:
                 return
         effective_rank = -inf  # not preempted by jobs of equal priority
         started = job.started_at if job.started_at is not None else self.now
-        if accepts_stop and self.now - started >= self.policy.quantum:
+        if progress.accepts_stop and self.now - started >= self.policy.quantum:
             effective_rank = rank(state.ranking_input(job), self.now)[0]
             effective_rank -= hysteresis_of(job, self.policy)
             effective_rank += self.policy.fair * state.pending.user_penalties.get(job.user, 0.0)
@@ -387,9 +386,9 @@ class Assignment:
             if current is None:
                 continue
             if entry.target == current:
-                if entry.stop is not None:
+                if job.progress.stop is not None:
                     yield PreemptionCancelled(at=now, job=job.id, attempt=job.attempt)
-            elif entry.stop is None:
+            elif job.progress.stop is None:
                 takers = (taker_of[gpu] for gpu in sorted(devices_of(current)) if gpu in taker_of)
                 taker = next(takers, None)
                 yield PreemptionRequested(
@@ -416,11 +415,6 @@ def _demands(entries: Iterable[AssignmentEntry]) -> Iterable[dict[str, float]]:
         for model, seconds in entry.runtime.seconds.items():
             demand[model] = demand.get(model, 0.0) + seconds * entry.runtime.gpus
     return demands.values()
-
-
-def _start_order(job: Job) -> tuple[float, int]:
-    """Return the order of starts, which is the same after a restart."""
-    return (job.started_at if job.started_at is not None else inf, job.id)
 
 
 def _reason(state: State, entry: AssignmentEntry, taker: Job | None) -> str:

@@ -30,10 +30,8 @@ def colocation_gain(state: State, profile: str, others: Iterable[str], model: st
     """Return the additional progress of a GPU when a job joins those of other profiles on it."""
     speed, loss = 1.0, 0.0
     for other in others:
-        beside, other_speed = (
-            _interference(state, profile, other, model),
-            _interference(state, other, profile, model),
-        )
+        beside = _interference(state, profile, other, model)
+        other_speed = _interference(state, other, profile, model)
         if beside <= 0.0 or other_speed <= 0.0:  # measured not to fit together
             return -inf
         speed *= beside

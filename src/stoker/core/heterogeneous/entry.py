@@ -9,7 +9,7 @@ from stoker.core.heterogeneous.colocation import devices_of
 from stoker.core.heterogeneous.throughput import ExpectedRuntime
 from stoker.core.measurement.estimator import NO_GPU
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job, StopRequest
+from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.queue.job_class import JobClass
 from stoker.core.structures.amounts import SortKey
@@ -31,11 +31,6 @@ class AssignmentEntry(Struct, kw_only=True, eq=False):
     request: ResourceRequest
     """The request of the size for which `runtime` and `target` are."""
     target: Placement | None = None
-
-    @property
-    def stop(self) -> StopRequest | None:
-        """The request to stop that it has got."""
-        return self.job.progress.stop
 
     @property
     def may_share(self) -> bool:

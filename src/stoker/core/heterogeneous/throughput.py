@@ -55,10 +55,8 @@ class ThroughputModel:
         restart = restart_cost(profile)
         if gpu_request is None or not gpu_request.amount:
             return ExpectedRuntime(key, 0, {NO_GPU: left}, restart)
-        gpus, kinds = (
-            -(-gpu_request.amount // THOUSAND) * request.node_count,
-            gpu_request.allowed_models,
-        )
+        gpus = -(-gpu_request.amount // THOUSAND) * request.node_count
+        kinds = gpu_request.allowed_models
         models = [
             model
             for model in self.supply

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
+from itertools import islice
+
+from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.cluster.fragmentation import ResourceDemand, fits, max_request_amount
+from stoker.core.cluster.fragmentation import FreeResources, fits
 from stoker.core.cluster.node import Node
 from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
-from stoker.core.placement.fit import fit, max_request
+from stoker.core.placement.fit import delegated_gang, fit
 from stoker.core.placement.node_lookup import count_indexed, demand_of, scanned_nodes
 from stoker.core.placement.request_shape import is_amount_only, non_gpu_amounts
 from stoker.core.structures.amounts import Amounts, CapacityTest, fits_within
@@ -39,15 +40,25 @@ def free_gpus(cluster: Cluster, name: str) -> int:
     return total
 
 
-def count_feasible_nodes(cluster: Cluster, request: ResourceRequest) -> int:
-    """Return on how many nodes a part of this request fits now, at most its number of parts."""
+def count_feasible_nodes(
+    cluster: Cluster, request: ResourceRequest, modified: Iterable[FreeResources] | None = None
+) -> int:
+    """Return on how many nodes a part of this request fits now, at most its number of parts.
+
+    `modified`: what is free on the nodes that differ from the base ledger, if it is known.
+    """
     part, count = request.part, request.node_count
-    feasible = sum(fit(node, part) is not None for node in scanned_nodes(cluster, request))
-    if is_amount_only(request):
+    fitting = (node for node in scanned_nodes(cluster, request) if fit(node, part) is not None)
+    feasible = sum(1 for _ in islice(fitting, count))
+    if feasible < count and is_amount_only(request):
         demand = demand_of(cluster, request)
-        feasible += sum(fits(free, demand) for _, free in cluster.modified_free())
+        if modified is None:
+            modified = (free for _, free in cluster.modified_free())
+        feasible += sum(fits(free, demand) for free in modified)
         if feasible < count:
             feasible += count_indexed(cluster, demand, count - feasible)
+    if feasible < count and delegated_gang(scanned_nodes(cluster, request), request) is not None:
+        return count
     return min(feasible, count)
 
 
@@ -56,12 +67,10 @@ def capacity_test(cluster: Cluster, shape: ResourceRequest) -> CapacityTest:
 
     Conditions other than amounts, such as a time limit, are not tested.
     """
-    demand = demand_of(cluster, shape) if is_amount_only(shape) else None
-    scanned = Counter(_max_requests(cluster, shape, demand))
+    modified = [free for _, free in cluster.modified_free()]
     fitting: set[Amounts] = set()
     too_large: list[Amounts] = []  # minimal ones that do not fit; 0.3 µs each, a query 0.3 ms
     length = len(non_gpu_amounts(shape)) + (shape.gpus is not None)
-    delegated = list(_max_delegated_gangs(cluster, shape))
 
     def test(needed: Amounts) -> bool:
         needed = needed[:length]
@@ -70,11 +79,8 @@ def capacity_test(cluster: Cluster, shape: ResourceRequest) -> CapacityTest:
         for smaller in too_large:
             if fits_within(smaller, needed):
                 return False
-        part = _per_node(needed, shape)
-        missing = _missing(scanned, shape, part)
-        if missing and demand is not None:
-            missing -= count_indexed(cluster, _sized(demand, shape, part), missing)
-        if not missing or any(fits_within(_in_all(needed, shape), most) for most in delegated):
+        request = _with_amounts(shape, needed)
+        if count_feasible_nodes(cluster, request, modified) == request.node_count:
             fitting.add(needed)
             return True
         too_large[:] = [amounts for amounts in too_large if not fits_within(needed, amounts)]
@@ -84,59 +90,12 @@ def capacity_test(cluster: Cluster, shape: ResourceRequest) -> CapacityTest:
     return test
 
 
-def _max_requests(
-    cluster: Cluster, shape: ResourceRequest, demand: ResourceDemand | None
-) -> Iterator[tuple[int, ...]]:
-    """Yield the largest amounts of a shape on each node that is not in the index as it is."""
-    for node in scanned_nodes(cluster, shape):
-        if node.delegated and shape.node_count > 1:
-            continue
-        if (amounts := max_request(node, shape)) is not None:
-            yield amounts
-    if demand is None:
-        return
-    for _, free in cluster.modified_free():
-        if not demand.models or free.model in demand.models:
-            by_type = {CPU: free.cpu, MEMORY: free.mem, **dict(free.more)}
-            others = [by_type.get(type, 0) for type, _ in non_gpu_amounts(shape)]
-            yield (max_request_amount(free.gpus), *others) if shape.gpus else tuple(others)
-
-
-def _max_delegated_gangs(cluster: Cluster, shape: ResourceRequest) -> Iterator[Amounts]:
-    """Yield the largest amounts of all parts of a gang on each delegated node that takes gangs."""
-    for node in scanned_nodes(cluster, shape) if shape.node_count > 1 else ():
-        if node.takes_gangs and (amounts := max_request(node, shape)) is not None:
-            yield amounts
-
-
-def _missing(scanned: Counter[tuple[int, ...]], shape: ResourceRequest, part: Amounts) -> int:
-    """Return how many parts do not fit on the scanned nodes."""
-    missing = shape.node_count
-    for amounts, count in scanned.items():
-        if fits_within(part, amounts):
-            missing -= count
-            if missing <= 0:
-                return 0
-    return missing
-
-
-def _sized(demand: ResourceDemand, shape: ResourceRequest, part: Amounts) -> ResourceDemand:
-    """Return a demand with amounts in the order of `request_amounts`."""
-    amounts: Iterator[Any] = iter(part)
-    gpus = next(amounts) if shape.gpus is not None else 0
-    named = {type: next(amounts) for type, _ in non_gpu_amounts(shape)}
-    cpu, mem = named.pop(CPU, 0), named.pop(MEMORY, 0)
-    return ResourceDemand(gpus, cpu, mem, demand.models, tuple(named.items()))
-
-
-def _per_node(needed: Amounts, shape: ResourceRequest) -> Amounts:
-    """Return the amounts of one part; GPUs are counted for all parts together."""
-    if shape.node_count == 1 or shape.gpus is None:
-        return needed
-    return (needed[0] // shape.node_count, *needed[1:])
-
-
-def _in_all(needed: Amounts, shape: ResourceRequest) -> Amounts:
-    """Return the amounts of all parts; those of GPUs are that already."""
-    gpus = 0 if shape.gpus is None else 1
-    return (*needed[:gpus], *(amount * shape.node_count for amount in needed[gpus:]))
+def _with_amounts(shape: ResourceRequest, amounts: Amounts) -> ResourceRequest:
+    """Return a request of a shape with these amounts: the inverse of `request_amounts`."""
+    given = map(int, amounts)
+    gpus = shape.gpus
+    if gpus is not None:
+        gpus = replace(gpus, amount=next(given) // shape.node_count)
+    by_type = {type: next(given) for type, _ in non_gpu_amounts(shape)}
+    cpus, memory = by_type.pop(CPU, 0), by_type.pop(MEMORY, 0)
+    return replace(shape, gpus=gpus, cpus=cpus, memory=memory, named=tuple(by_type.items()))

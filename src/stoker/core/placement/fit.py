@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import itemgetter
 
 from msgspec.structs import replace
 
-from stoker.core.cluster.node import Device, Node, max_amount
-from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation
+from stoker.core.cluster.node import Device, Node
+from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation, Placement
 from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
 from stoker.core.placement.compatibility import (
@@ -51,19 +52,17 @@ def fit(
     return tuple(allocations)
 
 
-def max_request(node: Node, shape: ResourceRequest) -> tuple[int, ...] | None:
-    """Return the largest amounts of a request of this shape, in the order of `request_amounts`.
-
-    A request fits if and only if none of its amounts is larger. None: no amount fits.
-    """
-    if not _accepts(node, shape):
-        return None
-    if node.delegated:
-        shape = delegated_request(shape)
-    others = (max_amount(allowed_devices(node, shape, type)) for type, _ in non_gpu_amounts(shape))
-    if shape.gpus is None:
-        return tuple(others)
-    return (_max_gpus(_candidate_gpus(node, shape.gpus), shape.gpus), *others)
+def delegated_gang(nodes: Iterable[Node], request: ResourceRequest) -> Placement | None:
+    """Return the placement of all parts of a gang on one delegated node; None: none takes it."""
+    count = request.node_count
+    for node in nodes if count > 1 else ():
+        allocations = fit(node, request) if node.takes_gangs else None
+        if allocations is not None and all(
+            node.device(each).available >= each.amount * count for each in allocations
+        ):
+            part = Placement(node.name, allocations)
+            return replace(part, other_parts=(part,) * (count - 1))
+    return None
 
 
 def _accepts(node: Node, request: ResourceRequest) -> bool:
@@ -111,7 +110,8 @@ def _pick_shared_gpus(devices: list[Device], gpus: GpuRequest) -> list[DeviceAll
     candidates = [
         device
         for device in devices
-        if _is_shareable(device) and not (gpus.on_idle_gpus and device.sharers)
+        if device.available == THOUSAND - device.sharers * SHARED_SLOT
+        and not (gpus.on_idle_gpus and device.sharers)
     ]
     if len(candidates) < count:
         return None
@@ -121,16 +121,6 @@ def _pick_shared_gpus(devices: list[Device], gpus: GpuRequest) -> list[DeviceAll
     return [
         DeviceAllocation(GPU, device.name, SHARED_SLOT, memory) for device in candidates[:count]
     ]
-
-
-def _is_shareable(device: Device) -> bool:
-    return device.available == THOUSAND - device.sharers * SHARED_SLOT
-
-
-def _max_gpus(devices: list[Device], gpus: GpuRequest) -> int:
-    if gpus.shareable:
-        return THOUSAND * sum(map(_is_shareable, devices))
-    return max_amount(devices)
 
 
 def _preference(device: Device, words: tuple[str, ...]) -> int:

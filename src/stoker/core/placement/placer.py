@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from heapq import nsmallest
 from operator import itemgetter
 
 from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.cluster.fragmentation import ResourceDemand, placement_cost
+from stoker.core.cluster.fragmentation import (
+    Cost,
+    DemandHistogram,
+    FreeResources,
+    ResourceDemand,
+    placement_cost,
+)
 from stoker.core.cluster.free_index import RankedNode
 from stoker.core.cluster.node import Node
 from stoker.core.model.hardware import Placement
 from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
-from stoker.core.placement.fit import fit
+from stoker.core.placement.fit import delegated_gang, fit
 from stoker.core.placement.node_lookup import demand_of, scanned_nodes
 from stoker.core.placement.request_shape import is_amount_only
 
@@ -31,12 +38,12 @@ def find_placement(cluster: Cluster, request: ResourceRequest) -> Placement | No
     count, part = request.node_count, request.part
     if not is_amount_only(request):
         placement = _join(_packed(cluster.all_nodes(), part, count), count)
-        return placement or _delegated_gang(cluster.all_nodes(), request)
+        return placement or delegated_gang(cluster.all_nodes(), request)
     chosen = nsmallest(count, _ranked_nodes(cluster, demand_of(cluster, request), count))
     parts = [_part_on(cluster, name, part, cost[-1]) for cost, _, name in chosen]
     if len(parts) < count:
         parts += _packed(scanned_nodes(cluster, request), part, count - len(parts))
-    return _join(parts, count) or _delegated_gang(scanned_nodes(cluster, request), request)
+    return _join(parts, count) or delegated_gang(scanned_nodes(cluster, request), request)
 
 
 def find_placement_on(
@@ -45,7 +52,7 @@ def find_placement_on(
     """Return devices that are free now, on the best of the named nodes."""
     nodes = [node for name in names if (node := cluster.node(name)) is not None]
     placement = _join(_packed(nodes, request.part, request.node_count), request.node_count)
-    return placement or _delegated_gang(nodes, request)
+    return placement or delegated_gang(nodes, request)
 
 
 def _ranked_nodes(cluster: Cluster, demand: ResourceDemand, count: int) -> Iterator[RankedNode]:
@@ -53,9 +60,17 @@ def _ranked_nodes(cluster: Cluster, demand: ResourceDemand, count: int) -> Itera
     modified, histogram = cluster.modified_nodes(), cluster.demand_histogram
     yield from cluster.free_index().ranked(demand, histogram, count, modified)
     for node, free in cluster.modified_free():
-        cost = placement_cost(free, demand, histogram)
+        cost = _cost(free, demand, histogram, histogram.version)
         if cost is not None:
             yield cost, node.join_index, node.name
+
+
+@lru_cache(maxsize=1024)
+def _cost(
+    free: FreeResources, demand: ResourceDemand, histogram: DemandHistogram, _version: int
+) -> Cost | None:
+    """Return the cost of a placement; a plan asks for the same few nodes again and again."""
+    return placement_cost(free, demand, histogram)
 
 
 def _part_on(cluster: Cluster, name: str, part: ResourceRequest, remainder: int) -> Placement:
@@ -82,19 +97,6 @@ def _join(parts: list[Placement], count: int) -> Placement | None:
     if len(parts) < count:
         return None
     return parts[0] if count == 1 else replace(parts[0], other_parts=tuple(parts[1:]))
-
-
-def _delegated_gang(nodes: Iterable[Node], request: ResourceRequest) -> Placement | None:
-    """Return the placement of all parts of a gang on one delegated node; None: none takes it."""
-    count = request.node_count
-    for node in nodes if count > 1 else ():
-        allocations = fit(node, request) if node.takes_gangs else None
-        if allocations is not None and all(
-            node.device(each).available >= each.amount * count for each in allocations
-        ):
-            part = Placement(node.name, allocations)
-            return replace(part, other_parts=(part,) * (count - 1))
-    return None
 
 
 def _packing_score(node: Node, request: ResourceRequest) -> PackingScore:

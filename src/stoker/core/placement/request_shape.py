@@ -10,8 +10,6 @@ from stoker.core.model.units import THOUSAND
 
 GPU_BUCKET = THOUSAND // 4
 """Thousandths of a GPU: requests are grouped by quarters of a GPU."""
-GANG_MARK = 1
-"""Added to the GPU bucket of a gang: some of its nodes may be free already."""
 NOMINAL_MEMORY_SHARE = 0.95
 """Share of the requested GPU memory that suffices: a 24 GB GPU may report a little less."""
 
@@ -78,12 +76,8 @@ def matches_model(facts: DeviceFacts, gpus: GpuRequest) -> bool:
 
 
 def gpu_bucket_of(request: ResourceRequest | None) -> int:
-    """Return `gpus_needed` in steps of GPU_BUCKET, plus GANG_MARK for a gang."""
-    if request is None:
-        return 0
-    return gpus_needed(request) // GPU_BUCKET * GPU_BUCKET + (
-        GANG_MARK if request.node_count > 1 else 0
-    )
+    """Return `gpus_needed` in steps of GPU_BUCKET."""
+    return gpus_needed(request) // GPU_BUCKET * GPU_BUCKET if request is not None else 0
 
 
 def undelegable_reason(request: ResourceRequest, takes_gangs: bool) -> str | None:

@@ -41,8 +41,7 @@ def plan_events(state: State, at: float, boot: float, planning: bool = True) -> 
     for _ in range(MAX_PLANS_PER_CYCLE if planning else 0):
         if not state.pending.take_planning_request():
             break
-        result = yield from plan(state, at, boot)
-        if result.again:
+        if (yield from plan(state, at, boot)):
             state.pending.request_planning()
 
 

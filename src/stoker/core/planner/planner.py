@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from stoker.core.elastic.rebalance import rebalance
-from stoker.core.events import AttemptPlanned, PreemptionRequested
+from stoker.core.events import PreemptionRequested
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.start_stage import StartStage
-from stoker.core.planner.types import Candidate, Decision, PlanResult
+from stoker.core.planner.types import Decision
 from stoker.core.state.state import State
 
 
-def plan(state: State, at: float, boot: float) -> Generator[Decision, None, PlanResult]:
+def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool]:
     """Yield which jobs start and which stop; the caller applies each event before the next.
 
     1. Rebalance elastic jobs: those that get fewer GPUs are asked to stop.
@@ -30,6 +30,8 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, Plan
     6. Preempt: for jobs that remain blocked, minimal sets of victims are asked to stop, and what
        they free is nominated; with an assignment, jobs that are not on their targets stop.
        Elastic jobs grow into what is left.
+
+    Returns whether another plan could start more jobs, with capacity given up after the scan.
     """
     session = PlanningSession(state, at, boot)
     yield from session.commit(_rebalance(session))
@@ -37,13 +39,14 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, Plan
     assignment = session.assignment
     starts = StartStage(session)
     for candidate in starts.candidates():
-        yield from session.commit(starts.protect(candidate))
-        yield from session.commit(_start(session, starts, candidate))
+        if assignment is None:  # otherwise jobs before it have their targets
+            yield from session.commit(session.preemption.protect(*candidate))
+        yield from session.commit(starts.start(candidate))
     revocations = session.nominations.revocations
     assigned = assignment.preemptions(boot) if assignment is not None else None
     yield from session.commit(session.preemption.run(assigned))
     is_freed = starts.has_unused_targets or session.nominations.revocations > revocations
-    return PlanResult(again=is_freed and session.has_decided)
+    return is_freed and session.has_decided
 
 
 def _rebalance(session: PlanningSession) -> Iterator[PreemptionRequested]:
@@ -53,15 +56,3 @@ def _rebalance(session: PlanningSession) -> Iterator[PreemptionRequested]:
     yield from requests
     if requests:
         nominations.refresh()
-
-
-def _start(
-    session: PlanningSession, starts: StartStage, candidate: Candidate
-) -> Iterator[AttemptPlanned]:
-    """Yield the start of a candidate, unless it is blocked."""
-    placement = starts.place(candidate)
-    if placement is not None:
-        job = candidate.job
-        yield AttemptPlanned(
-            at=session.at, job=job.id, attempt=job.attempt, placement=placement, boot=session.boot
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stoker.core.events import AttemptPlanned, PreemptionCancelled
+from stoker.core.events import AttemptPlanned, PreemptionRequested
 from stoker.core.heterogeneous.assignment import Assignment, applicable_policy
 from stoker.core.planner.types import Decision
 from stoker.core.preemption.nominations import Nominations
@@ -42,14 +42,10 @@ class PlanningSession:
         for decision in decisions:
             self.has_decided = True
             yield decision
-            assert self._is_applied(decision), "apply each event before the next one is planned"
             if isinstance(decision, AttemptPlanned):
+                is_applied = decision.job not in self.state.pending
                 self.nominations.on_start(decision.job, decision.placement)
-            elif isinstance(decision, PreemptionCancelled):
-                self.state.victims.mark_changed(decision.job)
-
-    def _is_applied(self, decision: Decision) -> bool:
-        if isinstance(decision, AttemptPlanned):
-            return decision.job not in self.state.pending
-        is_stopping = decision.job in self.state.stopping
-        return not is_stopping if isinstance(decision, PreemptionCancelled) else is_stopping
+            else:
+                is_stop = isinstance(decision, PreemptionRequested)
+                is_applied = (decision.job in self.state.stopping) is is_stop
+            assert is_applied, "apply each event before the next one is planned"

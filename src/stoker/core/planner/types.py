@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
-from stoker.core.queue.job_class import JobClass
 from stoker.core.structures.amounts import SortKey
 
 Decision = AttemptPlanned | PreemptionRequested | PreemptionCancelled
@@ -21,12 +18,4 @@ class Candidate(NamedTuple):
 
     key: SortKey
     job: Job
-    job_class: JobClass
     request: ResourceRequest
-
-
-class PlanResult(Struct, frozen=True):
-    """What is left to do after a plan."""
-
-    again: bool
-    """Whether another plan could start more jobs: capacity was given up after the scan."""

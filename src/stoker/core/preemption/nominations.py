@@ -16,11 +16,10 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import sizes as elastic
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job, StopRequest
+from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.placer import find_placement, find_placement_on
-from stoker.core.running.thresholds import FutureThresholds
-from stoker.core.running.victims import can_preempt, is_stopping
+from stoker.core.running.victims import is_stopping
 from stoker.core.state.state import State
 from stoker.core.structures.amounts import SortKey
 
@@ -52,7 +51,7 @@ class Nominations:
         """Number of nominations revoked so far."""
         self.counting_on_surplus: set[int] = set()
         """Jobs that only count on what stopping jobs free; it is allocated for them already."""
-        self.preemptors: set[int] = set()
+        self._preemptors: set[int] = set()
         """Pending jobs for which others are stopping."""
         self._sorted: list[Nomination] = []
         self._ledger: Overlay | None = None
@@ -66,19 +65,17 @@ class Nominations:
         """
         state = self.state
         self.future = Overlay(state.cluster)
-        self.thresholds = FutureThresholds(
-            self.future, state.victims, lambda job: can_preempt(state.jobs[job])
-        )
+        state.thresholds.follow(self.future)
         self._sorted, self._ledger = [], None
         self.counting_on_surplus.clear()
-        self.preemptors.clear()
+        self._preemptors.clear()
         state.memory.nominations.clear()
         if not state.preemptible:
             return  # jobs that end anyway are not waited for
         victims: dict[int, list[Job]] = {}
         others: list[Job] = []
         for _, job in sorted(state.stopping.items()):
-            preemptor = stop.preemptor if (stop := _stop_request(job)) is not None else None
+            preemptor = stop.preemptor if (stop := job.progress.stop) is not None else None
             if preemptor is not None and preemptor in state.pending:
                 victims.setdefault(preemptor, []).append(job)
             else:
@@ -92,13 +89,12 @@ class Nominations:
                 state.memory.nominations[id] = placement
                 self._sorted.append(Nomination(key, id, placement))
         self._release(others)
-        self.preemptors = set(victims)
+        self._preemptors = set(victims)
 
     def _find_on_nodes_of(self, victims: list[Job], request: ResourceRequest) -> Placement | None:
         if request.node_count > 1:
             return find_placement(self.future, request)
-        placements = [job.placement for job in victims if job.placement is not None]
-        nodes = {part.node: None for placement in placements for part in placement.parts}
+        nodes = dict.fromkeys(part.node for job in victims for part in job.parts)
         return find_placement_on(self.future, nodes, request)
 
     def _release(self, victims: Iterable[Job]) -> None:
@@ -106,7 +102,7 @@ class Nominations:
         for job in victims:
             if job.placement is not None and is_stopping(job):
                 self.future.release(job.placement)
-                if (stop := _stop_request(job)) is not None and stop.resize_to:
+                if (stop := job.progress.stop) is not None and stop.resize_to:
                     self._allocate_resized(job, stop.resize_to)
 
     def _allocate_resized(self, job: Job, gpus: int) -> None:
@@ -134,22 +130,13 @@ class Nominations:
             self._withheld_count += 1
         return self._ledger
 
-    def unnominated_ledger(self) -> Overlay:
-        """Return the ledger without anything that is nominated."""
-        ledger = Overlay(self.state.cluster)
-        for entry in self._sorted:
-            ledger.withhold(entry.placement)
-        return ledger
-
-    def count_on_surplus(self, job: int, placement: Placement) -> None:
-        """Allocate for a job what other jobs do not need of the future capacity."""
+    def claim(self, key: SortKey, job: int, placement: Placement, has_new_victims: bool) -> None:
+        """Allocate a placement in the future capacity; it is held for a job that has victims."""
         self.future.allocate(placement)
-        self.counting_on_surplus.add(job)
-
-    def nominate(self, key: SortKey, job: int, placement: Placement) -> None:
-        """Allocate a placement in the future capacity, and hold it for a preemptor."""
-        self.future.allocate(placement)
-        self.preemptors.add(job)
+        if not has_new_victims and job not in self._preemptors:
+            self.counting_on_surplus.add(job)
+            return
+        self._preemptors.add(job)
         self.state.memory.nominations[job] = placement
         insort(self._sorted, Nomination(key, job, placement))
         self._ledger = None
@@ -189,7 +176,3 @@ class Nominations:
             del self.state.memory.nominations[entry.job]
             self.revocations, self._ledger = self.revocations + 1, None
         return placement
-
-
-def _stop_request(job: Job) -> StopRequest | None:
-    return job.progress.stop

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf
 
+from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import rebalance as rounds
-from stoker.core.elastic import sizes as elastic
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
-from stoker.core.policies.policy import BackfillMode
 from stoker.core.policies.ranking import OVERDUE_RANK, Threshold
+from stoker.core.preemption.admission import Admission
+from stoker.core.preemption.candidate_nodes import best_threshold
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.reservation_guard import ReservationGuard, may_overtake
-from stoker.core.preemption.threshold_query import ThresholdQuery
-from stoker.core.preemption.victim_selection import (
-    Eviction,
-    PreemptorRequest,
-    restore_victims,
-    select_victims,
-)
-from stoker.core.queue.job_class import JobClass, ShapeGroup
-from stoker.core.queue.scan import jobs_in_order
+from stoker.core.preemption.victim_selection import Eviction, VictimSelector
+from stoker.core.queue.job_class import JobClass
+from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.running.release_times import Release
 from stoker.core.running.victims import can_preempt, is_stopping
 from stoker.core.state.reranking import any_preemption_possible
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import first_victim, update_victim
-from stoker.core.structures.amounts import CapacityTest, SortKey
+from stoker.core.structures.amounts import AFTER_ALL, SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16
 """Pending jobs that are tried as preemptors in one pass over the queue: bounds its time."""
@@ -51,25 +46,30 @@ class PreemptionStage:
     ) -> None:
         self.state, self.nominations, self.guard = state, nominations, guard
         self.at, self.boot = at, boot
-        self.thresholds = ThresholdQuery(state, nominations, at)
         self.exhausted: set[JobClass] = set()
         """Classes that no preemption helps in this cycle."""
-        self._blocked_queues: set[str] = set()
-        """Queues of strict order whose head no preemption helps."""
+        self._admission = Admission(state)
         self._thresholds: dict[int, Threshold] = {}
         """Thresholds by GPUs."""
-        self._future_tests: dict[ShapeGroup, CapacityTest] = {}
-        """Whether amounts fit into the future capacity, by group."""
+        self._may_fit_future = SizeTest(
+            lambda group: capacity_test(nominations.future, group.shape)
+        )
 
-    def must_run_before_start(self, job: Job, key: SortKey) -> bool:
-        """Whether a higher-ranked job may preempt, and this one could not be preempted for it."""
-        first = self.state.pending.lower_bound()
-        if first is None or first >= key:
-            return False
-        spec = self.state.specs[job.spec]
+    def protect(
+        self, key: SortKey, job: Job, request: ResourceRequest
+    ) -> Iterator[PreemptionRequested]:
+        """Yield victims of higher-ranked jobs, if a job that may start could not be preempted.
+
+        What is free where it would start may be what such a job misses beside its victims.
+        """
+        first, spec = self.state.pending.lower_bound(), self.state.specs[job.spec]
         saves_work = spec.training is not None or spec.early_signal is not None
-        is_final = spec.non_preemptible or not saves_work
-        return is_final and any_preemption_possible(self.state, self.at)
+        if first is None or first >= key or (saves_work and not spec.non_preemptible):
+            return
+        if any_preemption_possible(self.state, self.at):
+            placement = find_placement(self.nominations.ledger_for(key), request)
+            if placement is not None:
+                yield from self._run(key, [part.node for part in placement.parts])
 
     def run(
         self, assigned: Iterator[PreemptionRequested | PreemptionCancelled] | None = None
@@ -91,40 +91,26 @@ class PreemptionStage:
             return
         yield from self._cancel_obsolete() if assigned is None else assigned
         for job in memory_overcommitted(state):
-            yield _stop_request(
-                job, "its GPU has too little memory for all jobs that share it", at, boot
-            )
+            reason = "its GPU has too little memory for all jobs that share it"
+            yield self._stop_request(job, reason)
         if assigned is None:
-            yield from self._run(None, None)
+            yield from self._run(AFTER_ALL, None)
         if state.memory.elastic_targets:
-            yield from rounds.grow(state, self.nominations.unnominated_ledger(), at, boot)
+            ledger = Overlay(self.nominations.ledger_for(AFTER_ALL))
+            yield from rounds.grow(state, ledger, at, boot)
 
-    def run_before(self, key: SortKey, nodes: Sequence[str]) -> Iterator[PreemptionRequested]:
-        """Yield which jobs stop for those before a position, where its job would use these nodes.
-
-        What is free there may be what a higher-ranked job misses beside its victims.
-        """
-        yield from self._run(nodes, key)
-
-    def _run(
-        self, nodes: Sequence[str] | None, end: SortKey | None
-    ) -> Iterator[PreemptionRequested]:
+    def _run(self, end: SortKey, nodes: Sequence[str] | None) -> Iterator[PreemptionRequested]:
         state, nominations, tried = self.state, self.nominations, 0
         self._forget_thresholds()
         for key, job_class, id in self._possible_preemptors(nodes):
-            if end is not None and key >= end:
-                return
-            if tried == MAX_PREEMPTORS_PER_CYCLE:
+            if key >= end or tried == MAX_PREEMPTORS_PER_CYCLE:
                 return
             if id in nominations.counting_on_surplus:
                 continue
             if id in state.memory.nominations or rounds.covered_by_rebalance(state, id):
                 tried += 1
                 continue
-            is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
-            if is_strict and state.quotas.queue_reason(job_class):
-                self._blocked_queues.add(job_class.queue)
-            if job_class.queue in self._blocked_queues or state.quota_reason(job_class):
+            if not self._admission.admits(job_class):
                 self.exhausted.add(job_class)
                 continue
             tried += 1
@@ -135,38 +121,34 @@ class PreemptionStage:
 
     def _forget_thresholds(self) -> None:
         self._thresholds.clear()
-        self._future_tests.clear()
+        self._may_fit_future.forget()
 
     def _preempt_for(
         self, key: SortKey, job_class: JobClass, job: Job
     ) -> Iterator[PreemptionRequested]:
         state, nominations, future = self.state, self.nominations, self.nominations.future
         request = state.startable_request(job, job_class, self.at)
-        may_be_blocked = self.guard.may_be_blocked(key)
-        futile = may_be_blocked and not self._would_start(key, request, job)
-        is_strict = state.backfill_mode(job_class.queue) is BackfillMode.STRICT
         placement, evictions = None, list[Eviction]()
-        if not futile:
+        if self._would_start(key, request, job):
             placement = nominations.find_placement(key, request)
-        if placement is None and not futile:
-            preemptor = PreemptorRequest(state, request, job_class, key[1])
-            evictions = select_victims(self.thresholds, preemptor, self.at)
-            if may_be_blocked and evictions:
-                futile = not self._would_start(key, request, job, evictions)
-            if futile:
-                restore_victims(future, evictions)
-            elif evictions:
-                yield from self._requests_for(evictions, job)
+            if placement is None:
+                selector = VictimSelector(state, future, request, job_class, key[1], self.at)
+                evictions = selector.select()
+                if evictions and not self._would_start(key, request, job, evictions):
+                    selector.restore(evictions)
+                    evictions = []
+            if evictions:
+                for eviction in evictions:
+                    yield self._stop_request(
+                        eviction.victim, f"job {job.label} needs its resources", job.id,
+                        eviction.resize_to,
+                    )  # fmt: skip
                 placement = find_placement(future, request)
         if placement is not None:
-            if evictions or job.id in nominations.preemptors:
-                nominations.nominate(key, job.id, placement)
-            else:
-                nominations.count_on_surplus(job.id, placement)
-            return
-        if is_strict:
-            self._blocked_queues.add(job_class.queue)
-        self.exhausted.add(job_class)
+            nominations.claim(key, job.id, placement, has_new_victims=bool(evictions))
+        else:
+            self._admission.on_blocked(job_class)
+            self.exhausted.add(job_class)
 
     def _would_start(
         self,
@@ -177,6 +159,8 @@ class PreemptionStage:
     ) -> bool:
         """Whether no reservation would block a job with free devices, were the victims gone."""
         future = self.nominations.future
+        if not self.guard.may_be_blocked(key):
+            return True
         if not evictions and find_placement(future, request) is None:
             return True
         victims = {eviction.victim.id for eviction in evictions}
@@ -184,11 +168,10 @@ class PreemptionStage:
 
     def _releases(self, victims: set[int]) -> Iterator[Release]:
         """Yield the releases of running jobs that are not stopping."""
-        running = self.state.running
         for end, id in self.state.release_times:
-            placement = running[id].placement
-            if placement is not None and id not in victims and not is_stopping(running[id]):
-                yield end, placement
+            job = self.state.running[id]
+            if job.placement is not None and id not in victims and not is_stopping(job):
+                yield end, job.placement
 
     def _cancel_obsolete(self) -> Iterator[PreemptionCancelled]:
         """Let victims resume whose preemptor does not need them any more."""
@@ -201,13 +184,13 @@ class PreemptionStage:
             self.nominations.refresh()
             self.exhausted.clear()
 
-    def _requests_for(
-        self, evictions: list[Eviction], preemptor: Job
-    ) -> Iterator[PreemptionRequested]:
-        reason = f"job {preemptor.label} needs its resources"
-        for eviction in evictions:
-            gpus = elastic.gpu_count(eviction.keeps) if eviction.keeps is not None else None
-            yield _stop_request(eviction.victim, reason, self.at, self.boot, preemptor.id, gpus)
+    def _stop_request(
+        self, job: Job, reason: str, preemptor: int | None = None, gpus: int | None = None
+    ) -> PreemptionRequested:
+        return PreemptionRequested(
+            at=self.at, job=job.id, attempt=job.attempt, why=reason, boot=self.boot, by=preemptor,
+            gpus=gpus,
+        )  # fmt: skip
 
     def _possible_preemptors(
         self, nodes: Sequence[str] | None
@@ -222,51 +205,30 @@ class PreemptionStage:
             if victim is None:
                 return
             end = (victim[0], victim[1] - state.policies.min_hysteresis)
-        is_skipped: Callable[[SortKey, JobClass], bool] = partial(self._is_skipped, nodes)
-        if state.running_elastic or not may_overtake(state):
-            is_skipped = self._is_exhausted
+        all_may_help = bool(state.running_elastic) or not may_overtake(state)
+
+        def is_skipped(key: SortKey, job_class: JobClass) -> bool:
+            is_exhausted = job_class in self.exhausted
+            return is_exhausted or not (all_may_help or self._may_help(nodes, key, job_class))
+
         for key, job_class, id in jobs_in_order(state.pending, is_skipped):
             if key[:2] >= end:
                 return
             yield key, job_class, id
 
-    def _is_exhausted(self, _key: SortKey, job_class: JobClass) -> bool:
-        return job_class in self.exhausted
-
-    def _is_skipped(self, nodes: Sequence[str] | None, key: SortKey, job_class: JobClass) -> bool:
-        """Whether no job of a class from this position on can preempt or fits once others stop."""
-        if job_class in self.exhausted:
-            return True
+    def _may_help(self, nodes: Sequence[str] | None, key: SortKey, job_class: JobClass) -> bool:
+        """Whether a job of a class from this position on may preempt or fits once others stop."""
         if key[1] <= OVERDUE_RANK:
-            return False
+            return True
         need = job_class.gpu_bucket
         threshold = self._thresholds.get(need)
         if threshold is None:
-            of_nodes = self.thresholds
-            found = (
-                of_nodes.threshold(need) if nodes is None else of_nodes.threshold_on(nodes, need)
-            )
-            threshold = found[0], found[1] - self.state.policies.min_hysteresis
+            priority, rank = best_threshold(self.state, need, self.at, nodes)
+            threshold = priority, rank - self.state.policies.min_hysteresis
             self._thresholds[need] = threshold
-        return key[:2] >= threshold and not self._may_fit_future(job_class)
-
-    def _may_fit_future(self, job_class: JobClass) -> bool:
-        """Whether a job may fit once others have stopped; then it claims what they free."""
-        future, size = self.nominations.future, job_class.size
-        if size.group is None or not future.nodes:
-            return size.group is None
-        test = self._future_tests.get(size.group)
-        if test is None:
-            test = self._future_tests[size.group] = capacity_test(future, size.group.shape)
-        return test(size.amounts)
-
-
-def _stop_request(
-    job: Job, why: str, at: float, boot: float, by: int | None = None, gpus: int | None = None
-) -> PreemptionRequested:
-    return PreemptionRequested(
-        at=at, job=job.id, attempt=job.attempt, why=why, boot=boot, by=by, gpus=gpus
-    )
+        if key[:2] < threshold or job_class.size.group is None:
+            return True
+        return bool(self.nominations.future.nodes) and self._may_fit_future(job_class.size)
 
 
 def is_obsolete(state: State, job: Job, at: float) -> bool:
@@ -293,17 +255,11 @@ def memory_overcommitted(state: State) -> list[Job]:
     victims: dict[int, Job] = {}
     for (node, name), jobs in _jobs_by_gpu(state).items():
         device = state.cluster.nodes[node].by_name[GPU, name]
-        is_short = device.memory_free - device.foreign_memory < 0 and not device.removed
-        if device.sharers < 2 or not is_short:
+        is_short = device.memory_free < device.foreign_memory and not device.removed
+        if device.sharers < 2 or not is_short or any(job.progress.stop for job in jobs):
             continue
-        if any(job.progress.stop is not None for job in jobs):
-            continue
-        candidates = [
-            job
-            for job in jobs
-            if job.id in state.preemptible and job.id not in victims and can_preempt(job)
-        ]
-        if candidates:
+        others = (job for job in jobs if job.id in state.preemptible and job.id not in victims)
+        if candidates := list(filter(can_preempt, others)):
             last = max(candidates, key=lambda job: (-job.priority, job.started_at or 0.0))
             victims[last.id] = last
     return list(victims.values())
@@ -313,7 +269,7 @@ def _jobs_by_gpu(state: State) -> dict[tuple[str, str], list[Job]]:
     """Return the jobs that share GPUs by memory, by node and name of the GPU."""
     jobs: dict[tuple[str, str], list[Job]] = {}
     for _, job in sorted(state.sharing.items()):
-        for part in job.placement.parts if job.placement is not None else ():
+        for part in job.parts:
             for name in part.names(GPU):
                 jobs.setdefault((part.node, name), []).append(job)
     return jobs

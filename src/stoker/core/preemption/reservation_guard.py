@@ -7,23 +7,23 @@ A blocked job is protected if its queue uses backfill with reservations or stric
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from functools import cached_property, partial
-from heapq import merge
-from math import inf
-from operator import itemgetter
+from functools import cached_property
 
 from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.idle import idle_cluster
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
+from stoker.core.placement.capacity import capacity_test
 from stoker.core.policies.catalog import POLICIES
 from stoker.core.policies.policy import BackfillMode
-from stoker.core.queue.job_class import JobClass, ShapeGroup
-from stoker.core.queue.scan import heads_between, jobs_in_order
+from stoker.core.preemption.admission import Admission
+from stoker.core.queue.job_class import JobClass
+from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.reservation.conservative import ConservativeBackfill
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
 from stoker.core.state.state import State
-from stoker.core.structures.amounts import Amounts, CapacityTest, SortKey
+from stoker.core.structures.amounts import SortKey
 
 
 class ReservationGuard:
@@ -31,6 +31,9 @@ class ReservationGuard:
 
     def __init__(self, state: State, at: float, boot: float) -> None:
         self.state, self.at, self.boot = state, at, boot
+        self._fits_when_idle = SizeTest(
+            lambda group: idle_cluster(state.cluster).capacity_test(group.shape, capacity_test)
+        )
 
     @cached_property
     def is_conservative(self) -> bool:
@@ -46,10 +49,11 @@ class ReservationGuard:
 
     def may_be_blocked(self, key: SortKey) -> bool:
         """Whether a reservation of a higher-ranked job could block a job at this position."""
-        return self.any_protected and next(self.protected_before(key), None) is not None
+        blocked = self.blocked_before(key, exclude=self.state.memory.nominations)
+        return next(blocked, None) is not None
 
     @cached_property
-    def any_protected(self) -> bool:
+    def _any_protected(self) -> bool:
         """Whether a pending job may be protected: no loop over 1,000 classes."""
         return not may_overtake(self.state) or self.state.pending.may_have_reservations
 
@@ -62,68 +66,34 @@ class ReservationGuard:
         releases: Releases,
     ) -> bool:
         """Whether a job could start, were this the ledger and were these the only running jobs."""
-        blocked = self.protected_before(key)
-        if self.is_conservative:
-            blocked = self.blocked_ahead(key, exclude=self.state.memory.nominations)
+        blocked = self.blocked_before(key, exclude=self.state.memory.nominations)
         backfill = self.backfill(ledger, releases)
         limit = self.state.spec(job).limit
         return backfill.try_start(request, limit, ledger, blocked) is not None
 
-    def protected_before(self, end: SortKey) -> Iterator[BlockedJob]:
-        """Yield, of each class, the first protected job before a position without a nomination."""
-        state, strict_queues = self.state, set[str]()
-        may_be = partial(may_be_protected, state)
-        heads = heads_between(state.pending, state.jobs, may_be, end)
-        first_jobs = ((job_class.indexed_key, job, job_class) for job, job_class in heads)
-        for key, job, job_class in merge(
-            first_jobs, self._followers_of_nominated(end), key=itemgetter(0)
+    def blocked_before(self, end: SortKey, exclude: Container[int] = ()) -> Iterator[BlockedJob]:
+        """Yield protected jobs before a position, which no quota and no strict order blocks.
+
+        All of them for conservative backfill, otherwise the first of each class. `exclude`: jobs
+        that need no reservation, since they have nominations.
+        """
+        if not self._any_protected:
+            return
+        state, done, admission = self.state, set[JobClass](), Admission(self.state)
+        for key, job_class, id in jobs_in_order(
+            state.pending, lambda _, each: each in done or not is_protected(state, each)
         ):
-            if (
-                not self._may_be_next(job_class, strict_queues)
-                or job.id in state.memory.nominations
-            ):
-                continue
-            if is_protected(state, job_class):
-                yield blocked_job(state, key, job, job_class)
-
-    def _followers_of_nominated(self, end: SortKey) -> list[tuple[SortKey, Job, JobClass]]:
-        """Return the first job without a nomination of each class with a nominated head."""
-        state, pending = self.state, self.state.pending
-        nominated = [id for id in state.memory.nominations if id in pending]
-        followers = []
-        for job_class in dict.fromkeys(pending.class_of[id] for id in nominated):
-            for key in job_class.sort_keys():
-                job = state.jobs.get(int(key[-1]))
-                if job is None or job.id in state.memory.nominations or job.id not in pending:
-                    continue
-                if pending.sort_key(job) == key:
-                    followers.append((key, job, job_class))
-                    break
-        return sorted((each for each in followers if each[0] < end), key=itemgetter(0))
-
-    def blocked_ahead(self, end: SortKey, exclude: Container[int] = ()) -> Iterator[BlockedJob]:
-        """Yield all protected jobs before a position, for conservative backfill."""
-        state, strict_queues = self.state, set[str]()
-        for key, job_class, id in jobs_in_order(state.pending):
             if key >= end:
                 return
-            if not self._may_be_next(job_class, strict_queues) or id in exclude:
+            if not admission.admits(job_class):
                 continue
-            if is_protected(state, job_class):
+            admission.on_blocked(job_class)
+            if id in exclude:
+                continue
+            if not self.is_conservative:
+                done.add(job_class)
+            if self._fits_when_idle(job_class.size):  # otherwise the end of no job helps it
                 yield blocked_job(state, key, state.jobs[id], job_class)
-
-    def _may_be_next(self, job_class: JobClass, strict_queues: set[str]) -> bool:
-        """Whether neither a quota nor an earlier job of its strict queue blocks a job.
-
-        `strict_queues`: strict queues of which a job was seen; jobs are asked for in queue order.
-        """
-        is_blocked = bool(self.state.quota_reason(job_class))
-        if job_class.request is None:
-            if job_class.queue in strict_queues:
-                return False
-            if not is_blocked or self.state.quotas.queue_reason(job_class):
-                strict_queues.add(job_class.queue)
-        return not is_blocked
 
 
 def blocked_job(state: State, key: SortKey, job: Job, job_class: JobClass) -> BlockedJob:
@@ -143,22 +113,7 @@ def is_protected(state: State, job_class: JobClass) -> bool:
     return state.policies.is_protected(job_class.queue, job_class.is_overdue, has_limit)
 
 
-def may_be_protected(state: State, group: ShapeGroup) -> CapacityTest:
-    """Return the test whether jobs of a group that are not overdue may be protected."""
-    gpus, mode = state.gpu_quota_left(group.queue), state.backfill_mode(group.queue)
-    if gpus is None or gpus < 0 or mode is BackfillMode.UNRESTRICTED:
-        return fits_never
-    needs_limit = mode is BackfillMode.OVERDUE_ONLY
-    max_gpus = gpus if group.shape.gpus is not None else inf
-    return lambda amounts: (amounts[-1] < inf or not needs_limit) and amounts[0] <= max_gpus
-
-
 def may_overtake(state: State) -> bool:
     """Whether in all queues with pending jobs a blocked job delays no other, unless overdue."""
     overtaking = (BackfillMode.UNRESTRICTED, BackfillMode.OVERDUE_ONLY)
     return all(state.backfill_mode(queue) in overtaking for queue in state.pending.queues)
-
-
-def fits_never(_: Amounts) -> bool:
-    """Return False for any amounts."""
-    return False

@@ -8,8 +8,8 @@ fillBackWorkloads).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from math import inf, log2
 
 from msgspec import Struct
@@ -22,7 +22,8 @@ from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.capacity import count_feasible_nodes
 from stoker.core.placement.fit import fit
 from stoker.core.placement.placer import find_placement
-from stoker.core.preemption.threshold_query import ThresholdQuery
+from stoker.core.policies.ranking import Threshold
+from stoker.core.preemption.candidate_nodes import candidate_nodes
 from stoker.core.queue.job_class import JobClass
 from stoker.core.running.victims import can_preempt
 from stoker.core.state.state import State
@@ -33,216 +34,162 @@ MAX_NODES_PER_PREEMPTOR = 8
 
 
 class Eviction(Struct, frozen=True):
-    """A victim that stops: for good, or to resume with the least GPUs that it needs (`keeps`)."""
+    """A victim that stops: for good, or to resume with the least GPUs that it needs."""
 
     victim: Job
-    keeps: ResourceRequest | None = None
+    freed: Placement
+    resize_to: int | None = None
 
 
-class PreemptorRequest:
-    """A pending job, its request, and which running jobs may be its victims."""
+class VictimSelector:
+    """Selects the victims of one pending job; they are released in the future capacity."""
 
     def __init__(
-        self, state: State, request: ResourceRequest, job_class: JobClass, rank: float
-    ) -> None:
-        self.state, self.request, self.priority = state, request, job_class.priority
-        self.node_part = request.part
-        """The request to one node."""
+        self, state: State, future: Cluster, request: ResourceRequest, job_class: JobClass,
+        rank: float, at: float,
+    ) -> None:  # fmt: skip
+        self.state, self.future, self.at = state, future, at
+        self.request, self.node_part = request, request.part
         policy = state.policy_of(job_class.queue)
-        self.min_victim_rank = rank + log2(policy.hysteresis) if policy.preempts else inf
-        """Victims of equal priority must have a rank above this."""
+        min_rank = rank + log2(policy.hysteresis) if policy.preempts else inf
+        self.priority = job_class.priority
+        self.threshold: Threshold = (-self.priority, min_rank)
+        """Victims rank behind this: they have a lower priority, or their rank is larger."""
 
-    def allows(self, name: str) -> bool:
+    def select(self) -> list[Eviction]:
+        """Return a minimal set of evictions; [] if none helps."""
+        if self.request.node_count > 1:
+            return self._select_for_gang()
+        for name in self._elastic_nodes():
+            if evictions := self._select_on(name, self._shrinks_on(name)):
+                return evictions
+        for name in self._candidate_nodes():
+            if evictions := self._select_on(name, self._evictions_on(name)):
+                return evictions
+        return []
+
+    def restore(self, evictions: Iterable[Eviction]) -> None:
+        """Allocate again what victims would free."""
+        for eviction in evictions:
+            self.future.allocate(eviction.freed)
+
+    def _select_for_gang(self) -> list[Eviction]:
+        """Return evictions on as many nodes as a gang misses."""
+        future, request, names = self.future, self.request, list(self._candidate_nodes())
+        evictions: list[Eviction] = []
+        if count_feasible_nodes(future, request) + len(names) < request.node_count:
+            return []
+        for name in names:
+            if self._fits_on(name):
+                continue
+            evicted = {eviction.victim.id for eviction in evictions}
+            possible = (each for each in self._evictions_on(name) if each.victim.id not in evicted)
+            evictions += self._select_on(name, possible)
+            if count_feasible_nodes(future, request) == request.node_count:
+                break
+
+        def fits() -> bool:
+            return find_placement(future, request) is not None
+
+        if evictions and fits():
+            return self._drop_unneeded(evictions, fits)
+        self.restore(evictions)
+        return []
+
+    def _select_on(self, name: str, possible: Iterable[Eviction]) -> list[Eviction]:
+        """Return the first of possible evictions that a node needs; [] if all are not enough."""
+        evictions: dict[int, Eviction] = {}
+        for eviction in possible:
+            id = eviction.victim.id
+            if id in evictions:  # first a part of its GPUs, now all of them
+                self.restore([evictions.pop(id)])
+            evictions[id] = eviction
+            self.future.release(eviction.freed)
+            if self._fits_on(name):
+                return self._drop_unneeded(evictions.values(), lambda: self._fits_on(name))
+        self.restore(evictions.values())
+        return []
+
+    def _fits_on(self, name: str) -> bool:
+        node = self.future.node(name)
+        return node is not None and fit(node, self.node_part) is not None
+
+    def _drop_unneeded(
+        self, evictions: Iterable[Eviction], fits: Callable[[], bool]
+    ) -> list[Eviction]:
+        """Restore the victims without which the request fits, in the order of selection."""
+        needed = []
+        for eviction in evictions:
+            self.restore([eviction])
+            if not fits():
+                self.future.release(eviction.freed)
+                needed.append(eviction)
+        return needed
+
+    def _candidate_nodes(self) -> Iterator[str]:
+        """Return the allowed nodes on which preemption may help, the best first."""
+        best = candidate_nodes(self.state, self.node_part, self.threshold, self.at)
+        elastic_nodes = self._elastic_nodes()
+        names = chain(elastic_nodes, (name for name in best if name not in elastic_nodes))
+        max_nodes = MAX_NODES_PER_PREEMPTOR * self.request.node_count
+        return islice(filter(self._allows, names), max_nodes)
+
+    def _elastic_nodes(self) -> list[str]:
+        """Return allowed nodes with elastic jobs, which may resume with fewer GPUs."""
+        jobs = (job for _, job in sorted(self.state.running_elastic.items()))
+        names = dict.fromkeys(part.node for job in jobs for part in job.parts)
+        return list(filter(self._allows, names))
+
+    def _allows(self, name: str) -> bool:
         """Whether the request allows a node by its name."""
         request = self.request
-        if request.nodes and name not in request.nodes:
-            return False
-        return name not in request.not_nodes
+        return name not in request.not_nodes and (not request.nodes or name in request.nodes)
+
+    def _shrinks_on(self, name: str) -> Iterator[Eviction]:
+        """Yield the elastic jobs on a node that may resume with fewer GPUs."""
+        for _, job in sorted(self.state.running_elastic.items()):
+            if job.placement is None or job.placement.on(name) is None:
+                continue
+            if job.priority <= self.priority and can_preempt(job):
+                keeps = elastic.min_request(self.state, job)
+                if keeps is not None:
+                    kept_gpus = elastic.gpu_count(keeps)
+                    yield Eviction(job, self._freed(job, kept_gpus), kept_gpus)
+
+    def _evictions_on(self, name: str) -> Iterator[Eviction]:
+        """Yield possible evictions on a node: shrinking first, then in victim order."""
+        state = self.state
+        yield from self._shrinks_on(name)
+        update_victims_on(state, name, self.at)
+        for key in state.victims.victims_on(name):
+            if key[:2] <= self.threshold:
+                return  # so do all further victims
+            job = state.jobs[key[3]]
+            is_lower = job.priority < self.priority
+            if can_preempt(job) and (is_lower or _gives_way_to_equals(state, job, self.at)):
+                yield Eviction(job, self._freed(job))
+
+    def _freed(self, job: Job, kept_gpus: int = 0) -> Placement:
+        """Return what a victim frees, except for devices that their node no longer has.
+
+        One that resumes keeps the first of its GPUs, and everything that is not a GPU.
+        """
+        parts = []
+        for part in job.parts:
+            node, allocations = self.future.node(part.node), part.allocations
+            assert node is not None
+            if kept_gpus:
+                gpus = tuple(allocation for allocation in allocations if allocation.type == GPU)
+                allocations, kept_gpus = gpus[kept_gpus:], max(kept_gpus - len(gpus), 0)
+            present = [each for each in allocations if not node.device(each).removed]
+            parts.append(Placement(part.node, tuple(present)))
+        return Placement(parts[0].node, parts[0].allocations, tuple(parts[1:]))
 
 
-def select_victims(
-    thresholds: ThresholdQuery, preemptor: PreemptorRequest, now: float
-) -> list[Eviction]:
-    """Return a minimal set of evictions, released in the future capacity; [] if none helps."""
-    if preemptor.request.node_count > 1:
-        return _select_for_gang(thresholds, preemptor, now)
-    future = thresholds.nominations.future
-    if preemptor.state.running_elastic:
-        for name in _elastic_nodes(preemptor):
-            if evictions := _select_on(future, name, preemptor, now, shrink_only=True):
-                return evictions
-    for name in _candidate_nodes(thresholds, preemptor):
-        if evictions := _select_on(future, name, preemptor, now):
-            return evictions
-    return []
-
-
-def _select_for_gang(
-    thresholds: ThresholdQuery, preemptor: PreemptorRequest, now: float
-) -> list[Eviction]:
-    """Return evictions on as many nodes as a gang misses."""
-    future, request = thresholds.nominations.future, preemptor.request
-    names = list(_candidate_nodes(thresholds, preemptor))
-    evictions: list[Eviction] = []
-    if count_feasible_nodes(future, request) + len(names) < request.node_count:
-        return []
-    for name in names:
-        node = future.node(name)
-        if node is None or fit(node, preemptor.node_part) is not None:
-            continue
-        evicted = {eviction.victim.id for eviction in evictions}
-        evictions += _select_on(future, name, preemptor, now, exclude=evicted)
-        if count_feasible_nodes(future, request) == request.node_count:
-            break
-
-    def fits() -> bool:
-        return find_placement(future, request) is not None
-
-    if evictions and fits():
-        return _drop_unneeded(future, evictions, fits)
-    restore_victims(future, evictions)
-    return []
-
-
-def _candidate_nodes(thresholds: ThresholdQuery, preemptor: PreemptorRequest) -> Iterator[str]:
-    """Return the nodes on which preemption may help, the best first."""
-    names: Iterable[str] = thresholds.candidate_nodes(
-        preemptor.node_part,
-        (-preemptor.priority, preemptor.min_victim_rank),
-    )
-    if preemptor.state.running_elastic:
-        names = dict.fromkeys([*_elastic_nodes(preemptor), *names])
-    max_nodes = MAX_NODES_PER_PREEMPTOR * preemptor.request.node_count
-    return islice(filter(preemptor.allows, names), max_nodes)
-
-
-def _select_on(
-    future: Cluster,
-    name: str,
-    preemptor: PreemptorRequest,
-    now: float,
-    shrink_only: bool = False,
-    exclude: Container[int] = (),
-) -> list[Eviction]:
-    """Return the evictions that a node needs, released in the future capacity; [] if none help.
-
-    With `shrink_only`, only elastic jobs that resume with fewer GPUs are victims.
-    """
-    evictions: dict[int, Eviction] = {}
-
-    def fits() -> bool:
-        node = future.node(name)
-        return node is not None and fit(node, preemptor.node_part) is not None
-
-    for eviction in _evictions_on(preemptor, name, now, shrink_only):
-        id = eviction.victim.id
-        if id in exclude:
-            continue
-        if id in evictions:  # first a part of its GPUs, now all of them
-            restore_victims(future, [evictions.pop(id)])
-        evictions[id] = eviction
-        release_victims(future, [eviction])
-        if fits():
-            return _drop_unneeded(future, evictions.values(), fits)
-    restore_victims(future, evictions.values())
-    return []
-
-
-def _elastic_nodes(preemptor: PreemptorRequest) -> list[str]:
-    """Return allowed nodes with elastic jobs, which may resume with fewer GPUs."""
-    jobs = sorted(preemptor.state.running_elastic.items())
-    parts = (part for _, job in jobs if job.placement is not None for part in job.placement.parts)
-    return [name for name in dict.fromkeys(part.node for part in parts) if preemptor.allows(name)]
-
-
-def _evictions_on(
-    preemptor: PreemptorRequest, name: str, now: float, shrink_only: bool
-) -> Iterator[Eviction]:
-    """Yield possible evictions on a node, the cheapest first: shrinking, then in victim order."""
-    state = preemptor.state
-    for _, job in sorted(state.running_elastic.items()):
-        if job.placement is None or job.placement.on(name) is None:
-            continue
-        if job.priority <= preemptor.priority and can_preempt(job):
-            keeps = elastic.min_request(state, job)
-            if keeps is not None:
-                yield Eviction(job, keeps)
-    if shrink_only:
-        return
-    threshold = (-preemptor.priority, preemptor.min_victim_rank)
-    update_victims_on(state, name, now)
-    for key in state.victims.victims_on(name):
-        if threshold >= key[:2]:
-            return  # all further victims rank before this one
-        if _may_be_victim(preemptor, state.jobs[key[3]], now):
-            yield Eviction(state.jobs[key[3]])
-
-
-def _may_be_victim(preemptor: PreemptorRequest, job: Job, now: float) -> bool:
-    """Whether a job that ranks behind the preemptor may be preempted now."""
-    state = preemptor.state
-    if not can_preempt(job) or job.priority != preemptor.priority:
-        return can_preempt(job)
-    if not state.preempts(job) or not _loses_nothing(state, job):
-        return False
-    outranked = state.victims.rank_of(job.id) > preemptor.min_victim_rank
-    return outranked and _exceeded_quantum(state, job, now)
-
-
-def _loses_nothing(state: State, job: Job) -> bool:
-    """Whether a job saves its work before it stops."""
-    return job.progress.accepts_stop or state.spec(job).early_signal is not None
-
-
-def _exceeded_quantum(state: State, job: Job, now: float) -> bool:
-    """Whether the attempt has run for the quantum of its policy."""
-    quantum = state.policy_of(state.spec(job).queue).quantum
-    return job.started_at is not None and now - job.started_at >= quantum
-
-
-def _drop_unneeded(
-    future: Cluster, evictions: Iterable[Eviction], fits: Callable[[], bool]
-) -> list[Eviction]:
-    """Restore the victims without which the request fits, in the order of selection."""
-    needed = []
-    for eviction in evictions:
-        restore_victims(future, [eviction])
-        if not fits():
-            release_victims(future, [eviction])
-            needed.append(eviction)
-    return needed
-
-
-def release_victims(ledger: Cluster, evictions: Iterable[Eviction]) -> None:
-    """Release what evictions free."""
-    for eviction in evictions:
-        for part in _freed_placement(ledger, eviction):
-            ledger.release(part)
-
-
-def restore_victims(ledger: Cluster, evictions: Iterable[Eviction]) -> None:
-    """Undo `release_victims`."""
-    for eviction in evictions:
-        for part in _freed_placement(ledger, eviction):
-            ledger.allocate(part)
-
-
-def _freed_placement(ledger: Cluster, eviction: Eviction) -> list[Placement]:
-    """Return what an eviction frees, except for devices that their node no longer has."""
-    placement = eviction.victim.placement
-    assert placement is not None
-    kept_gpus = elastic.gpu_count(eviction.keeps) if eviction.keeps is not None else 0
-    parts = []
-    for part in placement.parts:
-        node, allocations = ledger.node(part.node), part.allocations
-        devices = node.by_name if node is not None else {}
-        if kept_gpus:  # it keeps the first of its GPUs, and everything that is not a GPU
-            gpus = tuple(allocation for allocation in allocations if allocation.type == GPU)
-            allocations, kept_gpus = gpus[kept_gpus:], max(kept_gpus - len(gpus), 0)
-        present = [
-            allocation
-            for allocation in allocations
-            if not devices[allocation.type, allocation.device].removed
-        ]
-        parts.append(Placement(part.node, tuple(present)))
-    return parts
+def _gives_way_to_equals(state: State, job: Job, at: float) -> bool:
+    """Whether a job may be preempted for one of equal priority: it must lose nothing by that."""
+    spec = state.spec(job)
+    policy = state.policy_of(spec.queue)
+    saves_work = job.progress.accepts_stop or spec.early_signal is not None
+    has_run = job.started_at is not None and at - job.started_at >= policy.quantum
+    return policy.preempts and saves_work and has_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -69,10 +68,6 @@ class JobClass:
     def effective_rank(self, rank: float) -> float:
         """Return a rank with the fair-share penalty, which overdue jobs do not have."""
         return rank + self.fair_share_penalty if rank > OVERDUE_RANK else rank
-
-    def sort_keys(self) -> Iterator[SortKey]:
-        """Yield the sort keys of the jobs in order, lazily."""
-        return map(self.sort_key, self.entries)
 
 
 class ShapeGroup:

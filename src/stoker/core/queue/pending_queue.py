@@ -182,10 +182,6 @@ class PendingQueue:
         """Return the sort key of the first job, blocked by a quota or not."""
         return self.order[0][0] if self.order else None
 
-    def classes_from(self, key: SortKey) -> list[tuple[SortKey, JobClass]]:
-        """Return the classes with heads at or after a position, in order."""
-        return self.order[bisect_left(self.order, (key,)) :]
-
     def penalize_user(self, user: str, penalty: float) -> None:
         """Move all pending jobs of a user by its new fair-share penalty."""
         self.user_penalties[user] = penalty

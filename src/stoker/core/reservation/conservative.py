@@ -9,10 +9,12 @@ lets others move up.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import insort
 from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 from math import inf
 from operator import itemgetter
+from sys import maxsize
 
 from msgspec import Struct
 
@@ -75,19 +77,11 @@ class ConservativeBackfill(EasyBackfill):
         blocked: Iterable[BlockedJob],
     ) -> Placement | None:
         """Return devices on which a request may start now, or None. The caller allocates them."""
-        end, count = self.now + _duration(limit), len(self._slots)
-        placement = find_placement(ledger, request)
-        if placement is not None:
-            placement = self._find_beside_slots(ledger, request, end)
-        if placement is None:
+        end = self.now + _duration(limit)
+        if self._find_beside_slots(ledger, request, end) is None:
             return None
-        for slot in self._book_slots(blocked):
-            if slot.overlaps(self.now, end) and _share_node(slot.placement, placement):
-                placement = self._find_beside_slots(ledger, request, end)
-                if placement is None:
-                    return None
-        if len(self._slots) > count:  # another node may fit better beside the new slots
-            placement = self._find_beside_slots(ledger, request, end)
+        self._book_slots(blocked)
+        placement = self._find_beside_slots(ledger, request, end)
         if placement is not None:
             self._timeline = None
             self._started[id(placement)] = end
@@ -100,13 +94,14 @@ class ConservativeBackfill(EasyBackfill):
         free = Overlay(ledger)
         if self._slots:
             timeline = self._current_timeline()
-            if not timeline.may_fit(request, self.now, end):
+            names = timeline.may_hold(ledger.node_names(), request, self.now, end)
+            if len(names) < request.node_count:
                 return None
             timeline.withhold(free, timeline.slots, self.now, end)
         return find_placement(free, request)
 
-    def _book_slots(self, blocked: Iterable[BlockedJob]) -> Iterator[BookedSlot]:
-        """Book slots for jobs before a candidate that have none; yield them."""
+    def _book_slots(self, blocked: Iterable[BlockedJob]) -> None:
+        """Book slots for jobs before a candidate that have none."""
         for job in blocked:
             if len(self._slots) >= MAX_RESERVATIONS:
                 return
@@ -117,7 +112,6 @@ class ConservativeBackfill(EasyBackfill):
             if slot is not None:  # otherwise the end of all running jobs would not help it
                 self._slots.append(slot)
                 self._current_timeline().book(slot)
-                yield slot
 
     def _current_timeline(self) -> _Timeline:
         if self._timeline is None:
@@ -154,28 +148,6 @@ class ConservativeBackfill(EasyBackfill):
         return None
 
 
-class _FreeGpus:
-    """The free amount of GPUs of one node over time."""
-
-    def __init__(self, amount: int) -> None:
-        self._times = [-inf]
-        self._amounts = [amount]
-        """The free amount from each time on."""
-
-    def add(self, time: float, amount: int) -> None:
-        """Add to the free amount from a time on."""
-        index = bisect_left(self._times, time)
-        if index == len(self._times) or self._times[index] != time:
-            self._times.insert(index, time)
-            self._amounts.insert(index, self._amounts[index - 1])
-        self._amounts[index:] = [free + amount for free in self._amounts[index:]]
-
-    def least(self, start: float, end: float) -> int:
-        """Return the smallest free amount during an interval."""
-        first = bisect_right(self._times, start) - 1
-        return min(self._amounts[first : max(bisect_left(self._times, end), first + 1)])
-
-
 class _Timeline:
     """When devices are released and booked, by node."""
 
@@ -183,18 +155,18 @@ class _Timeline:
         self, cluster: Cluster, releases: Iterable[Release], slots: Iterable[BookedSlot]
     ) -> None:
         self._cluster = cluster
-        self._free_gpus = {
-            name: _FreeGpus(free_gpus(cluster, name)) for name in cluster.node_names()
+        self._used_gpus = {
+            name: [(-inf, -free_gpus(cluster, name))] for name in cluster.node_names()
         }
-        self._ends: list[tuple[float, str]] = []
-        """Times at which a node has more free, and its name; sorted."""
+        """Times at which more GPUs of a node are used, or fewer (negative), and how many; sorted.
+        The first entry is what is free."""
         self._releases: dict[str, list[Release]] = {}
         self.slots: dict[str, list[tuple[BookedSlot, Placement]]] = {}
         """Slots with their part of each node."""
         for end, placement in releases:
             for part in placement.parts:
                 self._releases.setdefault(part.node, []).append((end, part))
-                self._add_end(end, part)
+                insort(self._used_gpus[part.node], (end, -_gpus(part)))
         for slot in slots:
             self.book(slot)
 
@@ -202,26 +174,29 @@ class _Timeline:
         """Add a slot."""
         for part in slot.placement.parts:
             self.slots.setdefault(part.node, []).append((slot, part))
-            self._free_gpus[part.node].add(slot.start, -_gpus(part))
-            self._add_end(slot.end, part)
+            insort(self._used_gpus[part.node], (slot.start, _gpus(part)))
+            insort(self._used_gpus[part.node], (slot.end, -_gpus(part)))
 
-    def _add_end(self, end: float, part: Placement) -> None:
-        insort(self._ends, (end, part.node))
-        self._free_gpus[part.node].add(end, _gpus(part))
-
-    def may_fit(self, request: ResourceRequest, start: float, end: float) -> bool:
-        """Whether enough nodes have enough GPUs during an interval, of whichever devices."""
-        return len(self._may_hold(self._free_gpus, request, start, end)) >= request.node_count
-
-    def _may_hold(
+    def may_hold(
         self, names: Iterable[str], request: ResourceRequest, start: float, end: float
     ) -> dict[str, None]:
+        """Return the nodes with enough GPUs during an interval, of whichever devices."""
         needed = gpus_needed(request)
         return {
             name: None
             for name in names
-            if not needed or self._free_gpus[name].least(start, end) >= needed
+            if not needed or self._least_free_gpus(name, start, end) >= needed
         }
+
+    def _least_free_gpus(self, name: str, start: float, end: float) -> int:
+        free, least = 0, maxsize
+        for time, used in self._used_gpus[name]:
+            if time > start:
+                least = min(least, free)
+                if time >= end:
+                    return least
+            free -= used
+        return min(least, free)
 
     def starts(
         self, request: ResourceRequest, earliest: float, duration: float
@@ -230,18 +205,18 @@ class _Timeline:
 
         A node is in the result until the caller removes it, and again when more is free there.
         """
-        names, start = dict.fromkeys(self._free_gpus), earliest
-        index = bisect_right(self._ends, earliest, key=itemgetter(0))
-        while True:
-            names = self._may_hold(names, request, start, start + duration)
+        ends = sorted(
+            (time, name)
+            for name, changes in self._used_gpus.items()
+            for time, used in changes
+            if time > earliest and used <= 0
+        )
+        names = dict.fromkeys(self._used_gpus)
+        for start, more in chain([(earliest, iter(()))], groupby(ends, key=itemgetter(0))):
+            names |= dict.fromkeys(name for _, name in more)
+            names = self.may_hold(names, request, start, start + duration)
             if len(names) >= request.node_count:
                 yield start, names
-            if index == len(self._ends):
-                return
-            start = self._ends[index][0]
-            while index < len(self._ends) and self._ends[index][0] == start:
-                names[self._ends[index][1]] = None
-                index += 1
 
     def free_during(self, names: Iterable[str], start: float, end: float) -> Overlay:
         """Return a ledger of what is free on these nodes during an interval."""
@@ -289,11 +264,6 @@ def _max_withheld(changes: list[_Change]) -> tuple[int, int]:
 
 def _gpus(part: Placement) -> int:
     return sum(held.amount for held in part.allocations if held.type == GPU)
-
-
-def _share_node(one: Placement, other: Placement) -> bool:
-    nodes = {part.node for part in one.parts}
-    return any(part.node in nodes for part in other.parts)
 
 
 def _duration(limit: int | None) -> float:

@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator
 from math import inf
 
+from stoker.core.cluster.change_log import ChangeLog
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
@@ -52,8 +53,8 @@ class VictimIndex:
         self._nodes: dict[int, list[str]] = {}
         self.freed_on: dict[str, dict[int, Freed]] = {}
         """What each victim would free, by node."""
-        self.reordered_nodes: dict[str, None] = {}
-        """Nodes with victims that were added, removed or changed since this was last cleared."""
+        self.changes = ChangeLog()
+        """Nodes with victims that were added, removed or changed."""
 
     def add(
         self, key: VictimKey, placement: Placement | None = None, valid_until: float = inf
@@ -80,7 +81,7 @@ class VictimIndex:
     def mark_changed(self, job: int) -> None:
         """Note that a job changed its rank, or became preemptible again with the same rank."""
         for name in self._nodes.get(job, ()):
-            self.reordered_nodes[name] = None
+            self.changes.append(name)
 
     def _index_on(self, job: int, parts: Iterable[Placement]) -> None:
         self._nodes[job] = nodes = []

@@ -30,7 +30,7 @@ from stoker.core.queue.job_class import ClassKey, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
 from stoker.core.running.release_times import ReleaseTimes
 from stoker.core.running.thresholds import PreemptionThresholds
-from stoker.core.running.victims import VictimIndex
+from stoker.core.running.victims import VictimIndex, can_preempt
 from stoker.core.state.changes import ChangeSet
 from stoker.core.state.planner_memory import PlannerMemory
 from stoker.core.state.quotas import Quotas
@@ -67,7 +67,9 @@ class State:
         """Running jobs that can be preempted and resumed."""
         self.victims = VictimIndex()
         """The same in victim order."""
-        self.thresholds = PreemptionThresholds(self.cluster, self.victims)
+        self.thresholds = PreemptionThresholds(
+            self.cluster, self.victims, lambda job: can_preempt(self.jobs[job])
+        )
         self.stopping: dict[int, Job] = {}
         """Running jobs that were requested to stop or are being terminated."""
         self.running_elastic: dict[int, Job] = {}

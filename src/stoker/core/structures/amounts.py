@@ -10,6 +10,8 @@ Amounts = tuple[float, ...]
 """Amount per resource type, requested or available."""
 BEFORE_ALL: SortKey = (float("-inf"),)
 """Smaller than every sort key."""
+AFTER_ALL: SortKey = (float("inf"),)
+"""Greater than every sort key."""
 
 
 def fits_within(requested: Amounts, available: Amounts) -> bool:
