@@ -130,7 +130,7 @@ def test_the_cheapest_nodes_of_a_scan_are_found(
             else:
                 index.remove(f"n{number}")
                 free_by_node.pop(number, None)
-            histogram.add(demand)
+            histogram.count(demand, +1)
             costs = sorted(
                 (cost, node)
                 for node, left in free_by_node.items()
@@ -157,7 +157,7 @@ def placements(seed: int) -> list[tuple[ResourceDemand, list[str]]]:
             rng.choice([500, 4000]),
             100,
         )
-        histogram.add(demand)
+        histogram.count(demand, +1)
         chosen = best(index, demand, histogram, rng.choice([1, 1, 1, 2]))
         history.append((demand, chosen))
         for name in chosen:

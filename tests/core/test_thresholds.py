@@ -18,7 +18,6 @@ from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import gpu_bucket_of
 from stoker.core.running.thresholds import (
     UNREACHABLE,
-    FutureThresholds,
     NodeThreshold,
     PreemptionThresholds,
 )
@@ -54,8 +53,7 @@ class ThresholdFixture:
             self.victims.add((0, level, float(job), job), placement)
 
     def refresh(self) -> None:
-        self.thresholds.refresh(self.victims.reordered_nodes)
-        self.victims.reordered_nodes.clear()
+        self.thresholds.refresh()
 
     def down(self, need: int) -> list[tuple[int, str]]:
         """Return the last victim of each node, the highest threshold first."""
@@ -141,7 +139,7 @@ def test_a_stopping_job_frees_nothing_in_a_ledger_where_it_has_stopped() -> None
     lab.runs(1, gpus(1), 5.0)
     lab.runs(2, gpus(1), 7.0)
     later = Overlay(lab.cluster)
-    thresholds = FutureThresholds(later, lab.victims, lambda job: job != 2)
+    thresholds = PreemptionThresholds(later, lab.victims, lambda job: job != 2)
     later.release(lab.held[2])
     thresholds.refresh()
     assert [row[0][3] for row in thresholds.descending(1000)] == [1]
@@ -236,7 +234,7 @@ def scratch(
 
 def agree(thresholds: PreemptionThresholds, held: dict[int, Placement], names: list[str]) -> None:
     """Assert that the thresholds equal a computation from scratch."""
-    thresholds.refresh([name for name in thresholds.victims.reordered_nodes if name in names])
+    thresholds.refresh()
     for need in NEEDS:
         found = [(scratch(thresholds, held, name, need, 0, 0), name) for name in names]
         rows: list[NodeThreshold] = [(last, name) for last, name in found if last is not None]
@@ -292,8 +290,8 @@ def test_they_are_what_comes_out_from_scratch(seed: int) -> None:
             agree(lab.thresholds, lab.held, names)
     agree(lab.thresholds, lab.held, names)
     later = Overlay(lab.cluster)
-    gone = {job for job in lab.victims._key if random.random() < 0.4}
-    thresholds = FutureThresholds(later, lab.victims, lambda job: job not in gone)
+    gone = {job for job in lab.held if job in lab.victims and random.random() < 0.4}
+    thresholds = PreemptionThresholds(later, lab.victims, lambda job: job not in gone)
     for job in gone:
         later.release(lab.held[job])
         agree(thresholds, lab.held, list(later.nodes))

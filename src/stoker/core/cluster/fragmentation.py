@@ -13,12 +13,9 @@ All functions work on small immutable values, never on the ledger, so that resul
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from math import floor, log
-from operator import or_
 from typing import NamedTuple
 
 from stoker.core.model.units import THOUSAND
@@ -108,15 +105,8 @@ class DemandHistogram:
         self._total = self._counts.total()
         self._models: dict[str, FragmentationModel] = {}
 
-    def add(self, demand: ResourceDemand) -> None:
-        """Count a demand."""
-        self._change(demand, 1)
-
-    def remove(self, demand: ResourceDemand) -> None:
-        """Count a demand no longer."""
-        self._change(demand, -1)
-
-    def _change(self, demand: ResourceDemand, step: int) -> None:
+    def count(self, demand: ResourceDemand, step: int) -> None:
+        """Count a demand (+1), or count it no longer (-1)."""
         total, weight = _rounded(self._total), self._weight(demand)
         self._total += step
         self._counts[demand] += step
@@ -133,13 +123,10 @@ class DemandHistogram:
 
     def model_for(self, gpu_model: str) -> FragmentationModel:
         """Return the expected losses on GPUs of a model."""
-        loss_model = self._models.get(gpu_model)
-        if loss_model is None:
-            weights = {
-                demand: weight for demand in self._counts if (weight := self._weight(demand))
-            }
-            loss_model = self._models[gpu_model] = FragmentationModel(weights, gpu_model)
-        return loss_model
+        if gpu_model not in self._models:
+            weights = {each: weight for each in self._counts if (weight := self._weight(each))}
+            self._models[gpu_model] = FragmentationModel(weights, gpu_model)
+        return self._models[gpu_model]
 
 
 def _rounded(count: int) -> float:
@@ -157,12 +144,9 @@ class FragmentationModel:
             if demand.gpus and (not demand.models or gpu_model in demand.models)
         ]
         gpu_total = sum(weight for demand, weight in weights.items() if demand.gpus) or 1.0
-        self._shares = [weight / gpu_total for _, weight in matching]
-        self._gpus = _DemandsWithin([demand.gpus for demand, _ in matching])
-        self._cpu = _DemandsWithin([demand.cpu for demand, _ in matching])
-        self._mem = _DemandsWithin([demand.mem for demand, _ in matching])
-        self._unserved: dict[int, float] = {}
-        """Share of demands that are not in a set, by set."""
+        self._shares = [(demand, weight / gpu_total) for demand, weight in matching]
+        self._unserved: dict[tuple[int, int, int], float] = {}
+        """Results of `unserved_share`."""
         self._remainders = _remainder_losses(matching, sum(weights.values()) or 1.0)
 
     def remainder_loss(self, left: int) -> float:
@@ -171,26 +155,14 @@ class FragmentationModel:
 
     def unserved_share(self, gpus: int, cpu: int, mem: int) -> float:
         """Return the share of GPU demands for which a node with these free amounts is too small."""
-        served = self._gpus.set_for(gpus) & self._cpu.set_for(cpu) & self._mem.set_for(mem)
-        share = self._unserved.get(served)
-        if share is None:
-            share = 1.0 - sum(
-                share for number, share in enumerate(self._shares) if served >> number & 1
+        key = gpus, cpu, mem
+        if key not in self._unserved:
+            self._unserved[key] = 1.0 - sum(
+                share
+                for demand, share in self._shares
+                if demand.gpus <= gpus and demand.cpu <= cpu and demand.mem <= mem
             )
-            self._unserved[served] = share
-        return share
-
-
-class _DemandsWithin:
-    """The typical demands that need at most a given amount of one resource, as bit sets."""
-
-    def __init__(self, amounts: list[int]) -> None:
-        order = sorted(range(len(amounts)), key=amounts.__getitem__)
-        self._amounts = [amounts[number] for number in order]
-        self._sets = list(accumulate((1 << number for number in order), or_, initial=0))
-
-    def set_for(self, amount: int) -> int:
-        return self._sets[bisect_right(self._amounts, amount)]
+        return self._unserved[key]
 
 
 def _remainder_losses(matching: list[tuple[ResourceDemand, float]], total: float) -> list[float]:

@@ -19,7 +19,7 @@ from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job, StopRequest
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.placer import find_placement, find_placement_on
-from stoker.core.running.thresholds import FutureThresholds
+from stoker.core.running.thresholds import PreemptionThresholds
 from stoker.core.running.victims import can_preempt, is_stopping
 from stoker.core.state.state import State
 from stoker.core.structures.amounts import SortKey
@@ -66,7 +66,7 @@ class Nominations:
         """
         state = self.state
         self.future = Overlay(state.cluster)
-        self.thresholds = FutureThresholds(
+        self.thresholds = PreemptionThresholds(
             self.future, state.victims, lambda job: can_preempt(state.jobs[job])
         )
         self._sorted, self._ledger = [], None

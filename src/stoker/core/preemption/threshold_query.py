@@ -17,7 +17,7 @@ from stoker.core.running.thresholds import (
     ALREADY_FREE,
     UNREACHABLE,
     NodeThreshold,
-    NodeVictims,
+    PreemptionThresholds,
 )
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import update_victims_on
@@ -95,7 +95,7 @@ class ThresholdQuery:
         victim = thresholds.last_victim(name, gpus)
         return victim[:2] if victim is not None else UNREACHABLE
 
-    def _thresholds_of(self, name: str, modified: Container[str]) -> NodeVictims:
+    def _thresholds_of(self, name: str, modified: Container[str]) -> PreemptionThresholds:
         return self.nominations.thresholds if name in modified else self.state.thresholds
 
     def _update_ranks(self, name: str) -> None:
@@ -104,10 +104,8 @@ class ThresholdQuery:
             self._refresh()
 
     def _refresh(self) -> None:
-        future, reordered = self.nominations.future, self.state.victims.reordered_nodes
-        self.nominations.thresholds.refresh([name for name in reordered if name in future.nodes])
-        self.state.thresholds.refresh(reordered)
-        reordered.clear()
+        self.nominations.thresholds.refresh()
+        self.state.thresholds.refresh()
 
 
 def _max_free_gpus(node: Node) -> int:

@@ -185,7 +185,7 @@ def _may_be_victim(preemptor: PreemptorRequest, job: Job, now: float) -> bool:
         return can_preempt(job)
     if not state.preempts(job) or not _loses_nothing(state, job):
         return False
-    outranked = state.victims.rank_of(job.id) > preemptor.min_victim_rank
+    outranked = state.victims.key_of(job.id)[1] > preemptor.min_victim_rank
     return outranked and _exceeded_quantum(state, job, now)
 
 

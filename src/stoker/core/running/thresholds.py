@@ -7,19 +7,18 @@ Nodes are sorted by threshold per GPU count, so one comparison tells whether any
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from math import inf
 
 from stoker.core.cluster.change_log import ChangeLog
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import max_request_amount
-from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import CPU, GPU, MEMORY
 from stoker.core.placement.capacity import available_on, total_available
 from stoker.core.policies.ranking import Threshold
 from stoker.core.running.victims import VictimIndex, VictimKey
-from stoker.core.structures.sorted_list import remove_sorted
+from stoker.core.structures.sorted_list import SortedMap
 
 UNREACHABLE: Threshold = (-inf, -inf)
 """Threshold of a node where no preemption suffices."""
@@ -31,8 +30,15 @@ EvictionSteps = list[tuple[int, int, int, VictimKey]]
 """Free GPUs, cores and memory after evicting this victim and all before it in victim order."""
 
 
-class NodeVictims:
-    """What evictions free on each node of a ledger, computed when it is asked for."""
+class PreemptionThresholds:
+    """Thresholds of the nodes of a ledger, computed when they are asked for.
+
+    Of an overlay, only the nodes that differ from its parent have thresholds here.
+
+    Derived from: the ledger, VictimIndex.
+    Invalidated by: the change logs of both, applied by `refresh`.
+    Cost: O(victims on a node) per changed node and GPU count that is asked for.
+    """
 
     def __init__(
         self,
@@ -42,8 +48,13 @@ class NodeVictims:
     ) -> None:
         """`can_preempt`: which of the victims can be preempted."""
         self.ledger, self.victims, self.can_preempt = ledger, victims, can_preempt
-        self._cursor = 0
+        self._ledger_cursor, self._victims_cursor = 0, victims.changes.end
         self._steps: dict[str, EvictionSteps] = {}
+        self._stale = ChangeLog()
+        """Nodes with other thresholds; an order is updated when it is used."""
+        self._orders: dict[int, tuple[SortedMap[str, VictimKey], int]] = {}
+        """By GPU count: nodes in the order of their thresholds, and how far the changed nodes are
+        applied."""
 
     def last_victim(
         self, name: str, gpus: int, cores: int = 0, memory: int = 0
@@ -57,26 +68,44 @@ class NodeVictims:
                 return victim
         return None
 
-    def _forget_stale(self, reordered: Iterable[str]) -> Iterable[str]:
-        """Forget changed nodes and those with reordered victims; return their names."""
-        stale = dict.fromkeys([*self.ledger.changes.since(self._cursor), *reordered])
-        self._cursor = self.ledger.changes.end
+    def refresh(self) -> None:
+        """Notice changed nodes and those with reordered victims."""
+        changed, reordered = self.ledger.changes, self.victims.changes
+        stale = {*changed.since(self._ledger_cursor), *reordered.since(self._victims_cursor)}
+        self._ledger_cursor, self._victims_cursor = changed.end, reordered.end
         for name in stale:
             self._steps.pop(name, None)
-        return stale
+            self._stale.append(name)
 
-    def _victims_on(self, name: str) -> Iterator[VictimKey]:
-        victims, can_preempt = self.victims.victims_on(name), self.can_preempt
-        return (victim for victim in victims if can_preempt(victim[3]))
+    def descending(self, gpus: int) -> Iterator[NodeThreshold]:
+        """Yield nodes, the highest threshold first; a node that falls meanwhile comes again."""
+        rows = self._rows(gpus)
+        index = len(rows)
+        while index:
+            row = rows[index - 1]
+            yield row
+            index = bisect_left(self._rows(gpus), row)
+
+    def _rows(self, gpus: int) -> list[NodeThreshold]:
+        order, cursor = self._orders.get(gpus) or (SortedMap[str, VictimKey](), 0)
+        for name in self._stale.since(cursor):
+            if (victim := self.last_victim(name, gpus)) is not None:
+                order.set(name, victim)
+            else:
+                order.remove(name)
+        self._orders[gpus] = order, self._stale.end
+        return order.rows
 
     def _eviction_steps(self, name: str) -> EvictionSteps:
-        victims, node = list(self._victims_on(name)), self.ledger.node(name)
+        victims, node = self.victims.victims_on(name), self.ledger.nodes.get(name)
         if not victims or node is None or node.unavailable_reason is not None:
             return []
         freed, left = self.victims.freed_on[name], available_on(node, GPU)
         cores, memory = total_available(node, CPU), total_available(node, MEMORY)
         steps: EvictionSteps = []
         for victim in victims:
+            if not self.can_preempt(victim[3]):
+                continue
             freed_gpus, freed_cores, freed_memory = freed[victim[3]]
             cores += freed_cores
             memory += freed_memory
@@ -87,96 +116,3 @@ class NodeVictims:
             free_gpus = max_request_amount(list(left.values()))
             steps.append((free_gpus, cores, memory, victim))
         return steps
-
-
-class PreemptionThresholds(NodeVictims):
-    """Thresholds of the nodes of the ledger, per GPU count.
-
-    Derived from: the ledger, VictimIndex.
-    Invalidated by: the change log of the ledger and reordered victims, applied by `refresh`.
-    Cost: O(victims on a node) per changed node and GPU count that is asked for.
-    """
-
-    def __init__(self, ledger: Cluster, victims: VictimIndex) -> None:
-        super().__init__(ledger, victims)
-        self._stale = ChangeLog()
-        """Nodes with other thresholds; a table is updated when it is used."""
-        self._tables: dict[int, _NodeOrder] = {}
-        """Orders of nodes by GPU count."""
-
-    def refresh(self, reordered: Iterable[str] = ()) -> None:
-        """Notice changed nodes and those with reordered victims."""
-        for name in self._forget_stale(reordered):
-            self._stale.append(name)
-
-    def descending(self, gpus: int) -> Iterator[NodeThreshold]:
-        """Yield nodes, the highest threshold first; a node that falls meanwhile comes again."""
-        order = self._tables.setdefault(gpus, _NodeOrder())
-        self._update(order, gpus)
-        index = len(order.rows)
-        while index:
-            row = order.rows[index - 1]
-            yield row
-            self._update(order, gpus)
-            index = bisect_left(order.rows, row)
-
-    def _update(self, order: _NodeOrder, gpus: int) -> None:
-        for name in self._stale.since(order.cursor):
-            order.set(name, self.last_victim(name, gpus))
-        order.cursor = self._stale.end
-
-
-class FutureThresholds(NodeVictims):
-    """Thresholds of the nodes of an overlay, computed from the node with the first victim on.
-
-    Derived from, invalidated by: as PreemptionThresholds. An overlay lives for one plan, which
-    needs a few of its nodes: to compute all took a tenth of the time of an event.
-    """
-
-    def __init__(
-        self, ledger: Overlay, victims: VictimIndex, can_preempt: Callable[[int], bool]
-    ) -> None:
-        super().__init__(ledger, victims, can_preempt)
-        self._first: dict[str, VictimKey] = {}
-        """First victim of each node, which is no lower than any threshold of the node."""
-
-    def refresh(self, reordered: Iterable[str] = ()) -> None:
-        """Update changed nodes and those with reordered victims."""
-        for name in self._forget_stale(reordered):
-            if (victim := next(self._victims_on(name), None)) is not None:
-                self._first[name] = victim
-            else:
-                self._first.pop(name, None)
-
-    def descending(self, gpus: int) -> Iterator[NodeThreshold]:
-        """Yield nodes, the highest threshold first; a node that falls meanwhile comes again."""
-        rows = sorted((victim, name) for name, victim in self._first.items())
-        while rows:
-            row = rows.pop()
-            if self.last_victim(row[1], gpus) == row[0]:
-                yield row
-            victim = self.last_victim(row[1], gpus)
-            if victim is not None and victim != row[0]:
-                insort(rows, (victim, row[1]))
-
-
-class _NodeOrder:
-    """Nodes in the order of their thresholds."""
-
-    __slots__ = ("_key_of", "cursor", "rows")
-
-    def __init__(self) -> None:
-        self.rows: list[NodeThreshold] = []
-        self.cursor = 0
-        self._key_of: dict[str, VictimKey] = {}
-
-    def set(self, name: str, victim: VictimKey | None) -> None:
-        before = self._key_of.get(name)
-        if before == victim:
-            return
-        if before is not None:
-            remove_sorted(self.rows, (before, name))
-            del self._key_of[name]
-        if victim is not None:
-            insort(self.rows, (victim, name))
-            self._key_of[name] = victim
