@@ -16,7 +16,9 @@ def facts(name: str, gpus: int) -> NodeFacts:
 
 def visible(ledger: Cluster) -> dict[str, object]:
     """Return all that a request depends on, by node."""
-    return {name: node.named_signature for name, node in ledger.nodes.items()}
+    return {
+        name: (node.named_signature, ledger.free_of(node)) for name, node in ledger.nodes.items()
+    }
 
 
 def rebuilt(cluster: Cluster) -> IdleCluster:

@@ -29,6 +29,7 @@ class IdleCluster(Overlay):
         """Copy nodes again that may have changed, joined or left."""
         for name in self.base.changes.since(self._cursor):
             node, before = self.base.nodes.get(name), self.nodes.pop(name, None)
+            self._free.pop(name, None)
             after = node.emptied() if node is not None else None
             if after is not None:
                 self.nodes[name] = after
