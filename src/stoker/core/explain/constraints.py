@@ -190,16 +190,12 @@ def _obstacle(
 
 
 def _holders(state: State, node: Node, device: Device, boot: float) -> str:
-    return " and ".join(
-        _holder(state, job, boot)
-        for job, part in _jobs_on(state, node)
-        if any(item.type == GPU and item.device == device.name for item in part.allocations)
-    )
-
-
-def _holder(state: State, job: Job, boot: float) -> str:
-    limit = state.spec(job).limit
-    if limit is None or job.started_boot is None:
-        return f"job {job.label}"
-    left = job.started_boot + limit + job.slack - boot
-    return f"job {job.label} (at most {format_duration(left)} more)"
+    texts = []
+    for job, part in _jobs_on(state, node):
+        if any(item.type == GPU and item.device == device.name for item in part.allocations):
+            texts.append(f"job {job.label}")
+            limit = state.spec(job).limit
+            if limit is not None and job.started_boot is not None:
+                left = job.started_boot + limit + job.slack - boot
+                texts[-1] += f" (at most {format_duration(left)} more)"
+    return " and ".join(texts)

@@ -40,7 +40,7 @@ def unblocks(
         return (f"a job that counts towards the limit must end: {limit}",)
     request = state.startable_request(job, job_class, at)
     if find_placement(state.cluster, request) is not None:
-        return _reserved_text(state, job)
+        return _reserved_text(state, job, at)
     useful = [
         other
         for other in state.running.values()
@@ -54,8 +54,9 @@ def unblocks(
         soonest, ending = _ends(state, what_if, holders, at, boot, ends)
         quanta = _quanta(state, job, holders, at)
         texts = ending + quanta + texts + _foreign_use(state, what_if, request)
-        if not texts and what_if.ahead:
-            texts = [f"{_jobs_do(what_if.ahead, 'start')} first, ahead of it"]
+        ahead = [other for other in what_if.ahead if position.can_start(state, other, at)]
+        if not texts and ahead:
+            texts = [f"{_jobs_do(ahead, 'start')} first, ahead of it"]
     overdue = overdue_in(state.ranking_input(job), at)
     if overdue < inf and overdue <= soonest:
         texts.append(_overdue_text(state, job, overdue))
@@ -106,20 +107,21 @@ def _stopping_text(stopping: list[Job]) -> list[str]:
     return [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"] if stopping else []
 
 
-def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
+def _reserved_text(state: State, job: Job, at: float) -> tuple[str, ...]:
     """Return which jobs start first, for a job that fits but is blocked by a reservation."""
     stops = (other.progress.stop for other in state.running.values())
     ids = {stop.preemptor for stop in stops if stop is not None and stop.preemptor is not None}
-    preemptors = [state.jobs[id] for id in sorted(ids & state.pending.class_of.keys())]
-    if not preemptors:
-        head = state.pending.head(state.jobs, state.quota_reason)
-        preemptors = [head] if head is not None else []
-    first = [other for other in preemptors if other is not job]
+    first = [state.jobs[id] for id in sorted(ids & state.pending.class_of.keys())]
+    if not first and (head := position.job_ahead(state, job, at)) is not None:
+        first = [head]
+    first = [other for other in first if other is not job]
     if not first:
         return ()
     why = "devices are reserved for it"
     if state.backfill_mode(state.spec(job).queue) is BackfillMode.STRICT:
         why = "this queue does not backfill"
+    if not position.can_start(state, first[0], at):
+        why += ", and no available node can run it"
     return (f"{_jobs_do(first, 'start')} first: {why}",)
 
 
@@ -217,9 +219,7 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
     waits = [
         (wait, other.id, other.label)
         for other in islice(victims, position.MAX_CONSIDERED)
-        if other.priority == job.priority
-        and position.outranks(state, job, other, at)
-        and (wait := position.quantum_left(state, other, at)) > 0
+        if (wait := position.seconds_until_preemption(state, job, other, at))
     ]
     return [
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
