@@ -12,8 +12,6 @@ from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement, Placem
 from stoker.core.model.resources import GPU
 
 REMOVED = "it was removed"
-ALL_DEVICES = "all"
-"""The word of users for every device."""
 
 
 class Cluster:
@@ -179,24 +177,6 @@ class Cluster:
                 node.drop_removed()
                 if node.removed and not node.by_name:
                     del self.nodes[part.node]
-
-    def find_devices(self, word: str) -> list[tuple[Node, Device]]:
-        """Return the devices that a user means by `0`, `gpu:0`, `box/gpu:0`, a UUID or `all`."""
-        node_name, slash, device_word = word.rpartition("/")
-        nodes = [node for node in self.nodes.values() if not slash or node.name == node_name]
-        if device_word == ALL_DEVICES:
-            devices = [(node, device) for node in nodes for device in node.devices()]
-        else:
-            type, colon, name = device_word.partition(":")
-            if not colon:
-                type, name = GPU, device_word
-            devices = [
-                (node, device)
-                for node in nodes
-                for device in node.types.get(type, ())
-                if name == ALL_DEVICES or device.answers_to(name)
-            ]
-        return [(node, device) for node, device in devices if not device.removed]
 
 
 def _gpu_facts(node: Node) -> list[DeviceFacts]:

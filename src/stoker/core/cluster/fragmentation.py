@@ -64,12 +64,7 @@ def fits(free: FreeResources, demand: ResourceDemand) -> bool:
         return False
     if demand.models and free.model not in demand.models:
         return False
-    if demand.gpus > THOUSAND * len(free.gpus):
-        return False
-    whole, part = divmod(demand.gpus, THOUSAND)
-    if whole and free.gpus[whole - 1] < THOUSAND:
-        return False
-    if part and free.gpus[whole] < part:
+    if demand.gpus > max_request_amount(free.gpus):
         return False
     if not demand.more:
         return True

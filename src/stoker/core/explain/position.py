@@ -30,7 +30,7 @@ from stoker.core.state.victim_ranks import victim_key
 MAX_LISTED = 5
 """Constraints, jobs or alternatives of one kind that an explanation lists."""
 MAX_JOBS_AHEAD = 16
-"""Jobs at the head of the queue that are considered as starting first, and in a log excerpt."""
+"""Jobs at the head of the queue that are considered as starting first."""
 MAX_CONSIDERED = 64
 """Running jobs tried, the first to end first (each costs a placement search), and jobs named."""
 ORDER_TEXTS = {

@@ -46,15 +46,8 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
         gpus = -(-gpu_request.amount // THOUSAND) if gpu_request else 0
         memory = parse_memory(words["mem_per_gpu"], "--mem-per-gpu") * gpus
     named = _named(given.lists["resources"]) if "resources" in given.lists else base.named
-    per_job = words.get("gpus") and not words.get("gpus_per_node")
-    if nodes > 1 and gpu_request is not None and per_job:
-        if gpu_request.amount % (nodes * THOUSAND):
-            raise BadValue(
-                f"--gpus {words['gpus']} cannot be divided evenly among {nodes} nodes;"
-                " use --gpus-per-node."
-            )
-        gpu_request = replace(gpu_request, amount=gpu_request.amount // nodes)
-    gpu_request = training_options.per_node_request(gpu_request, nodes)
+    if nodes > 1 and gpu_request is not None:
+        gpu_request = _per_node(gpu_request, nodes, words)
     exclusive = given.is_set("exclusive") or base.exclusive
     with_names = _node_names(words, "nodelist", base.nodes)
     without_names = _node_names(words, "exclude", base.not_nodes)
@@ -62,6 +55,20 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
         gpu_request, cpus, memory, named, exclusive, with_names, without_names, nodes
     )
     return request, layout
+
+
+def _per_node(request: GpuRequest, nodes: int, words: dict[str, str]) -> GpuRequest:
+    """Return the request for each of several nodes, whose number of GPUs is fixed."""
+    if words.get("gpus") and not words.get("gpus_per_node"):
+        if request.amount % (nodes * THOUSAND):
+            raise BadValue(
+                f"--gpus {words['gpus']} cannot be divided evenly among {nodes} nodes;"
+                " use --gpus-per-node."
+            )
+        request = replace(request, amount=request.amount // nodes)
+    if request.max_amount not in (None, training_options.MAX_GPUS_PER_NODE):
+        raise BadValue("A range of GPUs works on one node only; with --nodes, give a number.")
+    return replace(request, max_amount=None)
 
 
 def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tuple[str, ...]:

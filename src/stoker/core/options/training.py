@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from stoker.core.model.resources import GpuRequest, parse_gpus
 from stoker.core.model.spec import Container, Mount, Spec, Training
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration
-from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
+from stoker.core.options.values import (
+    FieldParsers,
+    GivenOptions,
+    parse_count,
+    parse_fields,
+    parse_switch,
+)
 
 _T = TypeVar("_T")
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
@@ -31,8 +37,6 @@ def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
     if given.has_any(TRAINING_OPTIONS) or is_gpu_range(given):
         training = before.training if before is not None else None
         changes = parse_fields(TRAINING_FIELDS, given.words)
-        if "distributed" in given.words:
-            changes["distributed"] = given.is_set("distributed")
         fields["training"] = replace(training or Training(), **changes)
     if given.has_any(CONTAINER_OPTIONS):
         fields["container"] = _container(given, before.container if before is not None else None)
@@ -66,8 +70,9 @@ TRAINING_FIELDS: FieldParsers = {
     "training_set_size": ("set_size", _optional_count),
     "expect": ("expected", _expected_duration),
     "snapshots_dir": ("snapshots", _directory),
+    "distributed": ("distributed", parse_switch),
 }
-TRAINING_OPTIONS = {*TRAINING_FIELDS, "single_gpu", "exclusive_gpu", "distributed"}
+TRAINING_OPTIONS = {*TRAINING_FIELDS, "single_gpu", "exclusive_gpu"}
 """Options that make a training job."""
 CONTAINER_OPTIONS = {"image", "mount", "ports", "workdir"}
 
@@ -133,15 +138,6 @@ def training_gpu_request(
         old = before.request.gpus if before is not None else None
         exclusive = old is not None and not old.shareable and not old.amount % THOUSAND
     return replace(request, shareable=not fractional and not exclusive)
-
-
-def per_node_request(request: GpuRequest | None, nodes: int) -> GpuRequest | None:
-    """Return the request per node on several nodes, where the number of GPUs is fixed."""
-    if request is None or request.max_amount is None or nodes == 1:
-        return request
-    if request.max_amount != MAX_GPUS_PER_NODE:
-        raise BadValue("A range of GPUs works on one node only; with --nodes, give a number.")
-    return replace(request, max_amount=None)
 
 
 def needs_no_gpu(given: GivenOptions) -> bool:
