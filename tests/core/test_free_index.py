@@ -120,7 +120,7 @@ def test_the_cheapest_nodes_of_a_scan_are_found(
     steps: list[tuple[int, FreeResources | None, ResourceDemand, int]], cached: int
 ):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(free_index, "MAX_CACHED_DEMANDS", cached)
+        patch.setattr(free_index, "MAX_TYPICAL_DEMANDS", cached)
         index, histogram = FreeCapacityIndex(), DemandHistogram()
         free_by_node: dict[int, FreeResources] = {}
         for number, free, demand, count in steps:

@@ -228,18 +228,22 @@ def test_in_strict_order_a_job_that_no_node_can_run_blocks_its_queue() -> None:
     scenario = Scenario(gpus=2)
     scenario.tell(e.PolicyChosen(at=scenario.now, queue="*", name="fifo", parameters={}))
     running, large, second, _ = too_large(scenario)
+    first = (
+        f"job {large} starts first: this queue does not backfill, and no available node can run it",
+    )
+
+    def unblocks() -> tuple[str, ...]:
+        state, now = scenario.state, scenario.now
+        return explain_job(state, scenario.job(second), now, now, unknown).unblocks
+
+    assert unblocks() == first
     scenario.exited(running)
     code, text = reason(scenario.state, scenario.job(second), scenario.now)
     assert code == "Priority"
     assert text == (
         f"behind job {large}, which no available node can run and which blocks its queue"
     )
-    found = explain_job(
-        scenario.state, scenario.job(second), scenario.now, scenario.now, unknown
-    ).unblocks
-    assert found == (
-        f"job {large} starts first: this queue does not backfill, and no available node can run it",
-    )
+    assert unblocks() == first
 
 
 def test_the_limit_of_an_array_is_a_reason() -> None:

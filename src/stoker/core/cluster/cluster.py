@@ -53,7 +53,9 @@ class Cluster:
 
     def modified_free(self) -> Iterator[tuple[Node, FreeResources]]:
         """Yield the nodes that differ from the base ledger and what is free there, if indexable."""
-        return iter(())
+        for node in self.modified_nodes().values():
+            if (free := self.free_of(node)) is not None:
+                yield node, free
 
     def free_of(self, node: Node) -> FreeResources | None:
         """Return what is free on a node of this ledger; None if the index cannot describe it."""
@@ -75,17 +77,13 @@ class Cluster:
                     return False
         return True
 
-    def node_names(self) -> Iterable[str]:
-        """Return the names of all nodes."""
-        return self.base.nodes
-
     def node(self, name: str) -> Node | None:
         """Return a node, which the caller must not change."""
         return self.nodes.get(name)
 
     def all_nodes(self) -> Iterator[Node]:
         """Yield every node of this ledger, which the caller must not change."""
-        return (node for name in self.node_names() if (node := self.node(name)) is not None)
+        return (node for name in self.base.nodes if (node := self.node(name)) is not None)
 
     def writable(self, name: str) -> Node:
         """Return a node of this ledger that the caller may change."""

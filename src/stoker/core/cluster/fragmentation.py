@@ -26,8 +26,8 @@ LOOKAHEAD_REQUESTS = 40
 """Number of future requests among which one that fills a remainder is expected."""
 LEVEL_RATIO = 1.25
 """Ratio of two levels of how often a demand occurs."""
-MIN_SHARE = 1 / 500
-"""Share of all demands from which on a demand is typical: bounds the number of typical ones."""
+MAX_TYPICAL_DEMANDS = 500
+"""Number of demands that are predicted, at most: a rarer one is not typical."""
 REMAINDER_STEP = 10
 """Thousandths of a GPU: the resolution of the table of remainder losses."""
 
@@ -114,7 +114,7 @@ class DemandHistogram:
     def _weight(self, demand: ResourceDemand) -> float:
         """Return the rounded count of a demand; 0 if it is too rare to be typical."""
         weight = _rounded(self._counts[demand])
-        return weight if weight >= MIN_SHARE * _rounded(self._total) else 0.0
+        return weight if weight * MAX_TYPICAL_DEMANDS >= _rounded(self._total) else 0.0
 
     def model_for(self, gpu_model: str) -> FragmentationModel:
         """Return the expected losses on GPUs of a model."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from stoker.core.cluster.change_log import ChangeLog
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import FreeResources
@@ -29,7 +27,7 @@ class Overlay(Cluster):
         self.base = parent.base
         self._free: dict[str, FreeResources | None] = {}
         """Free resources of modified nodes, until they are written again: without this cache, an
-        event at 10³ nodes takes 1.15 times as long."""
+        event at 10³ nodes takes 1.25 times as many instructions."""
 
     def modified_nodes(self) -> dict[str, Node]:
         """Return the nodes that differ from the base ledger."""
@@ -43,12 +41,6 @@ class Overlay(Cluster):
     def node(self, name: str) -> Node | None:
         """Return a node, which the caller must not change."""
         return self.nodes.get(name) or self.parent.node(name)
-
-    def modified_free(self) -> Iterator[tuple[Node, FreeResources]]:
-        """Yield the nodes that differ from the base ledger and what is free there, if indexable."""
-        for node in self.modified_nodes().values():
-            if (free := self.free_of(node)) is not None:
-                yield node, free
 
     def free_of(self, node: Node) -> FreeResources | None:
         """Return what is free on a node of this ledger; None if the index cannot describe it."""

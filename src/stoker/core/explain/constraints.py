@@ -44,11 +44,15 @@ def node_constraints(
     state: State, job: Job, request: ResourceRequest, at: float, boot: float
 ) -> tuple[NodeView, ...]:
     """Return the constraints of each node; if nodes were requested, of these only."""
-    views = [
-        _node_view(state, job, node, request, at, boot)
-        for name, node in state.cluster.nodes.items()
-        if not request.nodes or name in request.nodes
-    ]
+    views = []
+    for name, node in state.cluster.nodes.items():
+        if not request.nodes or name in request.nodes:
+            if (lack := infeasibility_reason(node, request)) is None:
+                constraints = tuple(_constraints(state, job, node, request, at, boot))
+            else:
+                needs = describe(request)
+                constraints = (Constraint("machine", f"{name} {lack}", needs=needs),)
+            views.append(NodeView(name, lack is None, constraints))
     for name, added in state.record.remotes.items():
         if added.cluster:  # an allocation that is not there yet: see the node of its cluster
             continue
@@ -76,16 +80,6 @@ def limit_text(state: State, job: Job, cluster: str) -> str | None:
         return None
     longest, limit = approximate_duration(facts.max_seconds), approximate_duration(needed)
     return f"allocations of {cluster} are for jobs of at most {longest}, the job's limit is {limit}"
-
-
-def _node_view(
-    state: State, job: Job, node: Node, request: ResourceRequest, at: float, boot: float
-) -> NodeView:
-    lack = infeasibility_reason(node, request)
-    if lack is None:
-        return NodeView(node.name, True, tuple(_constraints(state, job, node, request, at, boot)))
-    constraint = Constraint("machine", f"{node.name} {lack}", needs=describe(request))
-    return NodeView(node.name, False, (constraint,))
 
 
 def _constraints(

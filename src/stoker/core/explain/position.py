@@ -68,10 +68,10 @@ def queue_position(state: State, job: Job, position: int | None, at: float) -> Q
     by = ORDER_TEXTS[policy.order] + (", largest first" if policy.longest_first else "")
     if len({job_class.priority for job_class in state.pending.classes.values()}) > 1:
         by = f"priority, then {by}"
-    overdue: float | None = overdue_in(ranking, at)
-    overdue = None if overdue == inf else overdue
-    rank, count = explain_rank(ranking, at), len(state.pending)
-    return QueuePosition(policy.name, by, position, count, rank, overdue)
+    rank, overdue = explain_rank(ranking, at), overdue_in(ranking, at)
+    return QueuePosition(
+        policy.name, by, position, len(state.pending), rank, overdue if overdue < inf else None
+    )
 
 
 def why_ahead(state: State, other: Job, job: Job, at: float) -> str:

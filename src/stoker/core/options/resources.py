@@ -19,7 +19,14 @@ from stoker.core.model.resources import (
 from stoker.core.model.spec import Spec, Tasks
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_memory
 from stoker.core.options import training as training_options
-from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
+from stoker.core.options.values import (
+    FieldParsers,
+    GivenOptions,
+    flag,
+    parse_count,
+    parse_fields,
+    parse_optional_count,
+)
 
 
 def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceRequest, Tasks | None]:
@@ -38,13 +45,10 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
     elif before is None and not (has_gpus or given.is_set("exclusive")):
         cpus = THOUSAND  # a job without GPUs is bounded by the cores
     memory = base.memory
-    if "mem" in words:
-        memory = parse_memory(words["mem"], "--mem")
-    elif "mem_per_cpu" in words:
-        memory = parse_memory(words["mem_per_cpu"], "--mem-per-cpu") * max(cpus // THOUSAND, 1)
-    elif "mem_per_gpu" in words:
-        gpus = -(-gpu_request.amount // THOUSAND) if gpu_request else 0
-        memory = parse_memory(words["mem_per_gpu"], "--mem-per-gpu") * gpus
+    gpus = -(-gpu_request.amount // THOUSAND) if gpu_request is not None else 0
+    units = {"mem": 1, "mem_per_cpu": max(cpus // THOUSAND, 1), "mem_per_gpu": gpus}
+    if key := next((key for key in units if key in words), None):
+        memory = parse_memory(words[key], flag(key)) * units[key]
     named = _named(given.lists["resources"]) if "resources" in given.lists else base.named
     if nodes > 1 and gpu_request is not None:
         gpu_request = _per_node(gpu_request, nodes, words)
@@ -82,12 +86,10 @@ def _nodes_and_tasks(words: dict[str, str], nodes: int) -> tuple[int, Tasks | No
     """Return the number of nodes, by default `nodes`, and the tasks if their number is given."""
     if words.get("nodes"):
         nodes = parse_count(words["nodes"].partition("-")[0], "--nodes")
-    total = parse_count(words["ntasks"], "--ntasks") if words.get("ntasks") else None
-    per_node = None
-    if words.get("ntasks_per_node"):
-        per_node = parse_count(words["ntasks_per_node"], "--ntasks-per-node")
-        if total is not None and not words.get("nodes"):
-            nodes = -(-total // per_node)
+    total = parse_optional_count(words.get("ntasks", ""), "--ntasks")
+    per_node = parse_optional_count(words.get("ntasks_per_node", ""), "--ntasks-per-node")
+    if total is not None and per_node is not None and not words.get("nodes"):
+        nodes = -(-total // per_node)
     if total is None and per_node is None:
         return nodes, None
     gpus = words.get("gpus_per_task")

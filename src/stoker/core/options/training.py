@@ -13,8 +13,8 @@ from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_dura
 from stoker.core.options.values import (
     FieldParsers,
     GivenOptions,
-    parse_count,
     parse_fields,
+    parse_optional_count,
     parse_switch,
 )
 
@@ -46,11 +46,6 @@ def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
     return fields
 
 
-def _optional_count(text: str, what: str) -> int | None:
-    """Parse a positive number; an empty text removes the value of before."""
-    return parse_count(text, what) if text.strip() else None
-
-
 def _expected_duration(text: str, what: str) -> int | None:
     seconds = parse_duration(text, what) if text else None
     if seconds == 0:
@@ -65,9 +60,9 @@ def _directory(text: str, what: str) -> str | None:
 
 
 TRAINING_FIELDS: FieldParsers = {
-    "epochs": ("epochs", _optional_count),
-    "batch_size": ("batch_size", _optional_count),
-    "training_set_size": ("set_size", _optional_count),
+    "epochs": ("epochs", parse_optional_count),
+    "batch_size": ("batch_size", parse_optional_count),
+    "training_set_size": ("set_size", parse_optional_count),
     "expect": ("expected", _expected_duration),
     "snapshots_dir": ("snapshots", _directory),
     "distributed": ("distributed", parse_switch),
@@ -87,9 +82,8 @@ def parse_gpu_range(text: str) -> GpuRequest:
     match = re.fullmatch(GPU_RANGE, tail)
     if not match:
         return parse_gpus(text)
-    min_gpus, max_gpus = parse_amount(match[1], "--gpus"), MAX_GPUS_PER_NODE
-    if match[2]:
-        max_gpus = parse_amount(match[2], "--gpus")
+    min_gpus = parse_amount(match[1], "--gpus")
+    max_gpus = parse_amount(match[2], "--gpus") if match[2] else MAX_GPUS_PER_NODE
     if min_gpus % THOUSAND or max_gpus % THOUSAND or not min_gpus:
         raise BadValue(f"--gpus '{text}' is not a range of whole GPUs; write 1..4.")
     if max_gpus < min_gpus:
@@ -166,19 +160,15 @@ def _container(given: GivenOptions, before: Container | None) -> Container:
         raise BadValue(f"--image '{image[:80]}' is not a valid image name.")
     changes: dict[str, Any] = {"image": image}
     if "mount" in given.lists:
-        changes["mounts"] = _mounts(given.lists["mount"])
+        mounts = tuple(parse_mount(text) for text in given.lists["mount"] if text)
+        if target := _first_repeated([mount.target for mount in mounts]):
+            raise BadValue(f"--mount has {target} twice.")
+        changes["mounts"] = mounts
     if "ports" in words:
         changes["ports"] = parse_ports(words["ports"]) if words["ports"] else ()
     if "workdir" in words:
         changes["in_job_directory"] = words["workdir"] != "image"
     return replace(before or Container(image), **changes)
-
-
-def _mounts(texts: list[str]) -> tuple[Mount, ...]:
-    mounts = tuple(parse_mount(text) for text in texts if text)
-    if target := _first_repeated([mount.target for mount in mounts]):
-        raise BadValue(f"--mount has {target} twice.")
-    return mounts
 
 
 def _first_repeated(items: list[_T]) -> _T | None:

@@ -73,3 +73,8 @@ def parse_count(text: str, what: str) -> int:
     if number < 1:
         raise BadValue(f"{what} must be at least 1.")
     return number
+
+
+def parse_optional_count(text: str, what: str) -> int | None:
+    """Parse a number of at least one; an empty text removes the value of before."""
+    return parse_count(text, what) if text.strip() else None

@@ -183,9 +183,7 @@ class _Timeline:
         self, cluster: Cluster, releases: Iterable[Release], slots: Iterable[BookedSlot]
     ) -> None:
         self._cluster = cluster
-        self._free_gpus = {
-            name: _FreeGpus(free_gpus(cluster, name)) for name in cluster.node_names()
-        }
+        self._free_gpus = {name: _FreeGpus(free_gpus(cluster, name)) for name in cluster.base.nodes}
         self._ends: list[tuple[float, str]] = []
         """Times at which a node has more free, and its name; sorted."""
         self._releases: dict[str, list[Release]] = {}

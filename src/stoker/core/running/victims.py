@@ -83,12 +83,10 @@ class VictimIndex:
 
     def remove(self, job: int) -> None:
         """Remove a job, if it is present."""
-        if job not in self._keys:
-            return
         self._keys.remove(job)
-        del self._valid_until[job]
+        self._valid_until.pop(job, None)
         self.mark_changed(job)
-        for name in self._nodes.pop(job):
+        for name in self._nodes.pop(job, ()):
             del self.freed_on[name][job]
             if not self.freed_on[name]:
                 del self.freed_on[name]
@@ -106,13 +104,8 @@ class VictimIndex:
 
 
 def _freed_by(part: Placement) -> Freed:
-    amounts = {CPU: 0, MEMORY: 0}
-    for allocation in part.allocations:
-        if allocation.type in amounts:
-            amounts[allocation.type] += allocation.amount
-    gpus = tuple(
-        (allocation.device, allocation.amount)
-        for allocation in part.allocations
-        if allocation.type == GPU
+    held = part.allocations
+    cores, memory = (
+        sum(each.amount for each in held if each.type == type) for type in (CPU, MEMORY)
     )
-    return gpus, amounts[CPU], amounts[MEMORY]
+    return tuple((each.device, each.amount) for each in held if each.type == GPU), cores, memory
