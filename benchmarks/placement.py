@@ -110,7 +110,7 @@ def arrivals(pods: list[ResourceRequest], machines: list[NodeFacts], seed: int) 
     samples = []
     for each in sample_pods(pods, random.Random(seed), TOTAL_REQUEST * capacity):
         begin = time.perf_counter()
-        cluster.demand_histogram.add(demand_of(cluster, each))
+        cluster.demand_histogram.count(demand_of(cluster, each), +1)
         found = find_placement(cluster, each)
         if found is not None:
             cluster.allocate(found)

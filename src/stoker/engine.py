@@ -14,7 +14,6 @@ from msgspec import Struct, field
 
 from stoker.core.events import Event, JobsSubmitted, SpecRecorded, SweepDefined
 from stoker.core.events.instructions import Instruction
-from stoker.core.explain.excerpt import excerpt
 from stoker.core.handlers import apply
 from stoker.core.model.units import BadValue
 from stoker.core.planner.cycle import plan_events, pre_command_events, unload_events
@@ -22,7 +21,7 @@ from stoker.core.state.changes import ChangeSet
 from stoker.core.state.restore import restore
 from stoker.core.state.state import State
 from stoker.core.state.timers import next_wakeup
-from stoker.faults import FaultTracker
+from stoker.faults import FaultTracker, excerpt
 from stoker.store.port import Batch, Store, StoreError, StoreFull
 
 TIMERS, PLANNING, UNLOADING = STAGES = ("timers", "planning", "unloading finished jobs")

@@ -8,6 +8,7 @@ from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.placer import find_placement
+from stoker.daemon.selectors import find_devices
 
 ZERO = (("box", "gpu", "0"),)
 
@@ -136,7 +137,7 @@ def test_devices_by_the_words_people_use():
     story.tell(e.NodeJoined(at=0, facts=NodeFacts(name="box", types={"gpu": cards})))
 
     def found(word: str) -> list[str]:
-        return [device.name for _, device in story.state.cluster.find_devices(word)]
+        return [device.name for _, device in find_devices(story.state.cluster, word)]
 
     assert found("1") == found("gpu:1") == found("box/gpu:1") == found("GPU-1111") == ["1"]
     assert found("all") == ["0", "1", "2"]

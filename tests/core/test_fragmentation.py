@@ -175,17 +175,17 @@ def test_a_model_in_demand_is_left_to_the_requests_that_need_it():
 def test_the_losses_are_those_of_the_demands_that_are_left():
     histogram = DemandHistogram([ResourceDemand(300)] * 3)
     for _ in range(40):
-        histogram.add(ResourceDemand(1000))
+        histogram.count(ResourceDemand(1000), +1)
     assert remainder_loss(histogram, 300) < 300
     for _ in range(3):
-        histogram.remove(ResourceDemand(300))
+        histogram.count(ResourceDemand(300), -1)
     assert remainder_loss(histogram, 300) == 300
 
 
 def test_the_losses_are_computed_again_when_a_demand_becomes_much_more_frequent():
     histogram = DemandHistogram([ResourceDemand(1000)] * 100)
     for _ in range(100):
-        histogram.add(ResourceDemand(1000))
+        histogram.count(ResourceDemand(1000), +1)
     assert histogram.version == 3  # at 108, 135 and 169
 
 
@@ -193,7 +193,7 @@ def test_demands_that_are_rare_do_not_count():
     histogram = DemandHistogram([ResourceDemand(1000)] * 1000 + [ResourceDemand(300)])
     assert remainder_loss(histogram, 300) == 300
     version = histogram.version
-    histogram.add(ResourceDemand(200))
+    histogram.count(ResourceDemand(200), +1)
     assert histogram.version == version
 
 

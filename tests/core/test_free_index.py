@@ -120,7 +120,7 @@ def test_the_cheapest_nodes_of_a_scan_are_found(
     steps: list[tuple[int, FreeResources | None, ResourceDemand, int]], cached: int
 ):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(free_index, "MAX_CACHED_DEMANDS", cached)
+        patch.setattr(free_index, "MAX_TYPICAL_DEMANDS", cached)
         index, histogram = FreeCapacityIndex(), DemandHistogram()
         free_by_node: dict[int, FreeResources] = {}
         for number, free, demand, count in steps:
@@ -130,7 +130,7 @@ def test_the_cheapest_nodes_of_a_scan_are_found(
             else:
                 index.remove(f"n{number}")
                 free_by_node.pop(number, None)
-            histogram.add(demand)
+            histogram.count(demand, +1)
             costs = sorted(
                 (cost, node)
                 for node, left in free_by_node.items()
@@ -157,7 +157,7 @@ def placements(seed: int) -> list[tuple[ResourceDemand, list[str]]]:
             rng.choice([500, 4000]),
             100,
         )
-        histogram.add(demand)
+        histogram.count(demand, +1)
         chosen = best(index, demand, histogram, rng.choice([1, 1, 1, 2]))
         history.append((demand, chosen))
         for name in chosen:

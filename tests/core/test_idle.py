@@ -16,7 +16,8 @@ def facts(name: str, gpus: int) -> NodeFacts:
 
 def visible(ledger: Cluster) -> dict[str, object]:
     """Return all that a request depends on, by node."""
-    return {name: node.named_signature for name, node in ledger.nodes.items()}
+    free = {node.name: amounts for node, amounts in ledger.modified_free()}
+    return {name: (node.named_signature, free.get(name)) for name, node in ledger.nodes.items()}
 
 
 def rebuilt(cluster: Cluster) -> IdleCluster:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.structures.sorted_list import remove_sorted
+from stoker.core.structures.sorted_list import SortedMap, remove_sorted
 
 
 @given(st.lists(st.tuples(st.integers(0, 30)), max_size=80))
@@ -27,3 +27,18 @@ def test_rows_stay_sorted(changes: list[tuple[int]]) -> None:
 def test_removing_a_missing_row_raises(row: tuple[int]) -> None:
     with pytest.raises(KeyError):
         remove_sorted([(2,)], row)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 9)), max_size=60))
+def test_keys_are_in_the_order_of_their_latest_value(changes: list[tuple[int, int | None]]) -> None:
+    values = SortedMap[int, int]()
+    expected: dict[int, int] = {}
+    for key, value in changes:
+        if value is None:
+            values.remove(key)
+            expected.pop(key, None)
+        else:
+            assert values.set(key, value) == (expected.get(key) != value)
+            expected[key] = value
+        assert list(values) == sorted((value, key) for key, value in expected.items())
+        assert all(key in values and values[key] == expected[key] for key in expected)

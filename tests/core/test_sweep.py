@@ -10,8 +10,8 @@ from stoker.core.events.instructions import TerminateAttempt
 from stoker.core.model.dependency import Clause, Dependency
 from stoker.core.model.spec import Retry, Spec
 from stoker.core.model.sweep import EarlyStoppingRule
-from stoker.core.options.selectors import NotFound, select
 from stoker.core.state.sweep_boards import KEEP_BOARDS, unloadable_boards
+from stoker.daemon.selectors import NotFound, select
 
 HALVING = EarlyStoppingRule("halving", (1.0, 3.0, 9.0), eta=3)
 

@@ -279,6 +279,6 @@ def test_they_are_what_comes_out_from_scratch(seed: int) -> None:
             agree(lab.thresholds, lab.held, names)
     agree(lab.thresholds, lab.held, names)
     for number in range(25):
-        lab.stops(*[job for job in lab.victims._key if random.random() < 0.4])
+        lab.stops(*[job for job in lab.held if job in lab.victims and random.random() < 0.4])
         agree(lab.thresholds, lab.held, names)
         something_happens(lab, random, 100 + number)

@@ -192,6 +192,60 @@ def test_only_the_queue_head_waits_for_resources() -> None:
     assert [reason_of(scenario, job) for job in waiting] == ["Resources", "Priority", "Priority"]
 
 
+def too_large(scenario: Scenario) -> tuple[int, int, int, int]:
+    """A running job, a pending one that lost a GPU which it needs, and two others behind it."""
+    running = scenario.submit(limit=600)
+    scenario.run(running)
+    large = scenario.submit(gpus(2), limit=600)
+    scenario.tell(e.DevicesDrained(at=scenario.now, devices=(("box", "gpu", "1"),), reason="fan"))
+    return running, large, scenario.submit(limit=600), scenario.submit(limit=600)
+
+
+def test_a_job_that_no_node_can_run_is_not_what_others_wait_for() -> None:
+    scenario = Scenario(gpus=2)
+    running, large, second, third = too_large(scenario)
+
+    def reasons() -> list[tuple[str | None, str | None]]:
+        jobs = [scenario.job(job) for job in (large, second, third)]
+        return [reason(scenario.state, job, scenario.now) for job in jobs]
+
+    def unblocks(job: int) -> tuple[str, ...]:
+        state, now = scenario.state, scenario.now
+        return explain_job(state, scenario.job(job), now, now, unknown).unblocks
+
+    assert reasons()[1:] == [
+        ("Resources", "needs 1 GPU"), ("Priority", f"behind job {second}"),
+    ]  # fmt: skip
+    assert reasons()[0][0] == "Resources"
+    assert unblocks(second) == (f"job {running} ends in at most 10 min",)
+    assert unblocks(third) == (f"job {second} starts first, ahead of it",)
+    scenario.tell(e.DevicesUndrained(at=scenario.now, devices=(("box", "gpu", "1"),)))
+    assert [code for code, _ in reasons()] == ["Resources", "Priority", "Priority"]
+    assert unblocks(second) == (f"job {large} starts first: devices are reserved for it",)
+
+
+def test_in_strict_order_a_job_that_no_node_can_run_blocks_its_queue() -> None:
+    scenario = Scenario(gpus=2)
+    scenario.tell(e.PolicyChosen(at=scenario.now, queue="*", name="fifo", parameters={}))
+    running, large, second, _ = too_large(scenario)
+    first = (
+        f"job {large} starts first: this queue does not backfill, and no available node can run it",
+    )
+
+    def unblocks() -> tuple[str, ...]:
+        state, now = scenario.state, scenario.now
+        return explain_job(state, scenario.job(second), now, now, unknown).unblocks
+
+    assert unblocks() == first
+    scenario.exited(running)
+    code, text = reason(scenario.state, scenario.job(second), scenario.now)
+    assert code == "Priority"
+    assert text == (
+        f"behind job {large}, which no available node can run and which blocks its queue"
+    )
+    assert unblocks() == first
+
+
 def test_the_limit_of_an_array_is_a_reason() -> None:
     scenario = Scenario(gpus=4)
     array = scenario.submit(count=3, array=True, array_limit=1, limit=60)

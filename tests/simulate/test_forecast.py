@@ -13,14 +13,7 @@ from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core import events as e
-from stoker.core.explain.forecast import (
-    Forecast,
-    Kind,
-    StartEndEstimate,
-    TimeInterval,
-    interval,
-    start_end_estimate,
-)
+from stoker.core.explain.forecast import Forecast, Kind, StartEndEstimate, TimeInterval
 from stoker.core.explain.forecast_input import (
     ForecastInput,
     command_key,
@@ -34,6 +27,7 @@ from stoker.core.model.profile import EpochTime, JobProfile
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import Spec, Training
 from stoker.core.state.record import ClusterRecord
+from stoker.daemon.workers.estimates import interval, start_end_estimate
 from stoker.simulate.forecast.durations import DurationDistribution, DurationModel, ObservedDuration
 from stoker.simulate.forecast.futures import _samples, forecast
 from stoker.simulate.traces.cluster_size import uniform_nodes

@@ -14,8 +14,8 @@ from stoker.core.explain.forecast import StartEndEstimate
 from stoker.core.model.job import Job
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, Trial, trial_of
-from stoker.core.options.selectors import NotFound, select, selected_sweep
 from stoker.core.state.state import State
+from stoker.daemon.selectors import NotFound, select, selected_sweep
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.faults import FaultTracker
 from stoker.schema.job import UploadView

@@ -22,6 +22,7 @@ from stoker.daemon.handlers.job_actions import cancel, kill
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.command_queue import QueuedCommand
+from stoker.daemon.selectors import find_devices
 from stoker.daemon.state_lock import Locked, StateLock
 from stoker.daemon.submission.submit import resubmit_line, submit_jobs
 from stoker.daemon.views.job import job_view
@@ -144,7 +145,7 @@ class ForegroundSource(JobSource):
         self.loop, self.has_begun = loop, True
         state = loop.engine.state
         for name in self.work.gpu_names:
-            for _, device in state.cluster.find_devices(f"{loop.context.node}/{name}"):
+            for _, device in find_devices(state.cluster, f"{loop.context.node}/{name}"):
                 if device.foreign_user is not None:
                     self.work.warn(in_use_warning(name, device.foreign_user))
         if not any(node.types.get("gpu") for node in state.cluster.nodes.values()):

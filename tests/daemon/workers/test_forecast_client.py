@@ -15,7 +15,7 @@ from core.scenario import Scenario
 from daemon.handler_fixture import as_json
 from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.core.explain.forecast import OUT_OF_DATE, Forecast, JobForecast, Kind, Samples
+from stoker.core.explain.forecast import Forecast, JobForecast, Kind, Samples
 from stoker.core.explain.forecast_input import command_key, forecast_input
 from stoker.core.model.sweep import TrialBoard, trial_of
 from stoker.core.state.state import State
@@ -25,6 +25,7 @@ from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.views import job as views
 from stoker.daemon.workers import forecast_client
+from stoker.daemon.workers.estimates import OUT_OF_DATE
 from stoker.engine import Instant
 from stoker.simulate.forecast.futures import forecast
 from stoker.store.port import JobQuery

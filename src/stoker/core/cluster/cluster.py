@@ -12,14 +12,14 @@ from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement, Placem
 from stoker.core.model.resources import GPU
 
 REMOVED = "it was removed"
-ALL_DEVICES = "all"
-"""The word of users for every device."""
 
 
 class Cluster:
     """All nodes, and the one ledger of allocations on them."""
 
     def __init__(self) -> None:
+        self.base = self
+        """The ledger of what is allocated, beneath all overlays."""
         self.nodes: dict[str, Node] = {}
         self.pilots: dict[str, tuple[Node, int]] = {}
         """By delegated node: the nodes that are added for jobs that they can run, idle, and their
@@ -37,17 +37,12 @@ class Cluster:
         self.idle_cluster: Cluster | None = None
         """All nodes without allocations, once requested."""
 
-    @property
-    def base(self) -> Cluster:
-        """The ledger of what is allocated, beneath all overlays."""
-        return self
-
     def modified_nodes(self) -> dict[str, Node]:
         """Return the nodes that differ from the base ledger."""
         return {}
 
     def free_index(self) -> FreeCapacityIndex:
-        """Return the index of the base ledger, up to date."""
+        """Return the index of the base ledger, up to date; it ignores `modified_nodes`."""
         for name in self.changes.since(self._index_cursor):
             if (node := self.nodes.get(name)) is not None:
                 self._free_index.update(name, free_resources(node), node.join_index)
@@ -58,7 +53,9 @@ class Cluster:
 
     def modified_free(self) -> Iterator[tuple[Node, FreeResources]]:
         """Yield the nodes that differ from the base ledger and what is free there, if indexable."""
-        return iter(())
+        for node in self.modified_nodes().values():
+            if (free := self.free_of(node)) is not None:
+                yield node, free
 
     def free_of(self, node: Node) -> FreeResources | None:
         """Return what is free on a node of this ledger; None if the index cannot describe it."""
@@ -80,17 +77,18 @@ class Cluster:
                     return False
         return True
 
-    def node_names(self) -> Iterable[str]:
-        """Return the names of all nodes."""
-        return self.nodes
-
     def node(self, name: str) -> Node | None:
         """Return a node, which the caller must not change."""
         return self.nodes.get(name)
 
     def all_nodes(self) -> Iterator[Node]:
         """Yield every node of this ledger, which the caller must not change."""
-        return (node for name in self.node_names() if (node := self.node(name)) is not None)
+        return (node for name in self.base.nodes if (node := self.node(name)) is not None)
+
+    def writable(self, name: str) -> Node:
+        """Return a node of this ledger that the caller may change."""
+        self.mark_changed(name)
+        return self.nodes[name]
 
     def mark_changed(self, name: str) -> None:
         """Record that the allocations or marks of a node changed."""
@@ -102,23 +100,17 @@ class Cluster:
         if before is not None and before.removed:
             del self.nodes[facts.name]  # it joins as the last one, as after a restart
             before = None
-        node = Node(facts.name, before.join_index if before is not None else self._joined)
+        node = _idle_node(facts, before.join_index if before is not None else self._joined)
         self._joined += before is None
-        node.delegated = facts.placement is PlacementMode.DELEGATED
-        node.on_demand = facts.on_demand
-        node.takes_gangs = node.delegated and facts.takes_gangs
         self.node_ends.pop(facts.name, None)
         if facts.ends_at is not None:
             self.node_ends[facts.name] = facts.ends_at
         self.pilots.pop(facts.name, None)
         if facts.pilot is not None:
             self.pilots[facts.name] = (_idle_node(facts.pilot), facts.pilot.max_seconds)
-        for type, devices in facts.types.items():
-            for device_facts in devices:
-                device = Device(type, device_facts)
-                if before is not None and (old := before.by_name.get((type, device.name))):
-                    device.copy_marks(old)
-                node.add(device)
+        for key, device in node.by_name.items():
+            if before is not None and (old := before.by_name.get(key)):
+                device.copy_marks(old)
         self.nodes[facts.name] = node
         if before is None:
             self._add_models(node)
@@ -172,37 +164,17 @@ class Cluster:
     def allocate(self, placement: Placement) -> None:
         """Allocate the devices of a placement."""
         for part in placement.parts:
-            self.nodes[part.node].allocate(part.allocations)
-            self.mark_changed(part.node)
+            self.writable(part.node).allocate(part.allocations)
 
     def release(self, placement: Placement) -> None:
         """Release the devices of a placement."""
         for part in placement.parts:
-            node = self.nodes[part.node]
+            node = self.writable(part.node)
             node.release(part.allocations)
-            # Not in overlays, which keep the devices of the ledger that they are compared with.
-            node.drop_removed()
-            if node.removed and not node.by_name:
-                del self.nodes[part.node]
-            self.mark_changed(part.node)
-
-    def find_devices(self, word: str) -> list[tuple[Node, Device]]:
-        """Return the devices that a user means by `0`, `gpu:0`, `box/gpu:0`, a UUID or `all`."""
-        node_name, slash, device_word = word.rpartition("/")
-        nodes = [node for node in self.nodes.values() if not slash or node.name == node_name]
-        if device_word == ALL_DEVICES:
-            devices = [(node, device) for node in nodes for device in node.devices()]
-        else:
-            type, colon, name = device_word.partition(":")
-            if not colon:
-                type, name = GPU, device_word
-            devices = [
-                (node, device)
-                for node in nodes
-                for device in node.types.get(type, ())
-                if name == ALL_DEVICES or device.answers_to(name)
-            ]
-        return [(node, device) for node, device in devices if not device.removed]
+            if self.base is self:  # an overlay keeps the devices of the ledger beneath it
+                node.drop_removed()
+                if node.removed and not node.by_name:
+                    del self.nodes[part.node]
 
 
 def _gpu_facts(node: Node) -> list[DeviceFacts]:
@@ -210,9 +182,11 @@ def _gpu_facts(node: Node) -> list[DeviceFacts]:
     return [device.facts for device in node.types.get(GPU, ()) if not device.removed]
 
 
-def _idle_node(facts: NodeFacts) -> Node:
+def _idle_node(facts: NodeFacts, join_index: int = 0) -> Node:
     """Return a node with nothing allocated."""
-    node = Node(facts.name, on_demand=facts.on_demand)
+    node = Node(facts.name, join_index, on_demand=facts.on_demand)
+    node.delegated = facts.placement is PlacementMode.DELEGATED
+    node.takes_gangs = node.delegated and facts.takes_gangs
     for type, devices in facts.types.items():
         for device in devices:
             node.add(Device(type, device))

@@ -13,12 +13,9 @@ All functions work on small immutable values, never on the ledger, so that resul
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from math import floor, log
-from operator import or_
 from typing import NamedTuple
 
 from stoker.core.model.units import THOUSAND
@@ -29,8 +26,8 @@ LOOKAHEAD_REQUESTS = 40
 """Number of future requests among which one that fills a remainder is expected."""
 LEVEL_RATIO = 1.25
 """Ratio of two levels of how often a demand occurs."""
-MIN_SHARE = 1 / 500
-"""Share of all demands from which on a demand is typical: bounds the number of typical ones."""
+MAX_TYPICAL_DEMANDS = 500
+"""Number of demands that are predicted, at most: a rarer one is not typical."""
 REMAINDER_STEP = 10
 """Thousandths of a GPU: the resolution of the table of remainder losses."""
 
@@ -67,12 +64,7 @@ def fits(free: FreeResources, demand: ResourceDemand) -> bool:
         return False
     if demand.models and free.model not in demand.models:
         return False
-    if demand.gpus > THOUSAND * len(free.gpus):
-        return False
-    whole, part = divmod(demand.gpus, THOUSAND)
-    if whole and free.gpus[whole - 1] < THOUSAND:
-        return False
-    if part and free.gpus[whole] < part:
+    if demand.gpus > max_request_amount(free.gpus):
         return False
     if not demand.more:
         return True
@@ -108,15 +100,8 @@ class DemandHistogram:
         self._total = self._counts.total()
         self._models: dict[str, FragmentationModel] = {}
 
-    def add(self, demand: ResourceDemand) -> None:
-        """Count a demand."""
-        self._change(demand, 1)
-
-    def remove(self, demand: ResourceDemand) -> None:
-        """Count a demand no longer."""
-        self._change(demand, -1)
-
-    def _change(self, demand: ResourceDemand, step: int) -> None:
+    def count(self, demand: ResourceDemand, step: int) -> None:
+        """Count a demand (+1), or count it no longer (-1)."""
         total, weight = _rounded(self._total), self._weight(demand)
         self._total += step
         self._counts[demand] += step
@@ -129,17 +114,14 @@ class DemandHistogram:
     def _weight(self, demand: ResourceDemand) -> float:
         """Return the rounded count of a demand; 0 if it is too rare to be typical."""
         weight = _rounded(self._counts[demand])
-        return weight if weight >= MIN_SHARE * _rounded(self._total) else 0.0
+        return weight if weight * MAX_TYPICAL_DEMANDS >= _rounded(self._total) else 0.0
 
     def model_for(self, gpu_model: str) -> FragmentationModel:
         """Return the expected losses on GPUs of a model."""
-        loss_model = self._models.get(gpu_model)
-        if loss_model is None:
-            weights = {
-                demand: weight for demand in self._counts if (weight := self._weight(demand))
-            }
-            loss_model = self._models[gpu_model] = FragmentationModel(weights, gpu_model)
-        return loss_model
+        if gpu_model not in self._models:
+            weights = {each: weight for each in self._counts if (weight := self._weight(each))}
+            self._models[gpu_model] = FragmentationModel(weights, gpu_model)
+        return self._models[gpu_model]
 
 
 def _rounded(count: int) -> float:
@@ -157,12 +139,9 @@ class FragmentationModel:
             if demand.gpus and (not demand.models or gpu_model in demand.models)
         ]
         gpu_total = sum(weight for demand, weight in weights.items() if demand.gpus) or 1.0
-        self._shares = [weight / gpu_total for _, weight in matching]
-        self._gpus = _DemandsWithin([demand.gpus for demand, _ in matching])
-        self._cpu = _DemandsWithin([demand.cpu for demand, _ in matching])
-        self._mem = _DemandsWithin([demand.mem for demand, _ in matching])
-        self._unserved: dict[int, float] = {}
-        """Share of demands that are not in a set, by set."""
+        self._shares = [(demand, weight / gpu_total) for demand, weight in matching]
+        self._unserved: dict[tuple[int, int, int], float] = {}
+        """Results of `unserved_share`."""
         self._remainders = _remainder_losses(matching, sum(weights.values()) or 1.0)
 
     def remainder_loss(self, left: int) -> float:
@@ -171,26 +150,14 @@ class FragmentationModel:
 
     def unserved_share(self, gpus: int, cpu: int, mem: int) -> float:
         """Return the share of GPU demands for which a node with these free amounts is too small."""
-        served = self._gpus.set_for(gpus) & self._cpu.set_for(cpu) & self._mem.set_for(mem)
-        share = self._unserved.get(served)
-        if share is None:
-            share = 1.0 - sum(
-                share for number, share in enumerate(self._shares) if served >> number & 1
+        key = gpus, cpu, mem
+        if key not in self._unserved:
+            self._unserved[key] = 1.0 - sum(
+                share
+                for demand, share in self._shares
+                if demand.gpus <= gpus and demand.cpu <= cpu and demand.mem <= mem
             )
-            self._unserved[served] = share
-        return share
-
-
-class _DemandsWithin:
-    """The typical demands that need at most a given amount of one resource, as bit sets."""
-
-    def __init__(self, amounts: list[int]) -> None:
-        order = sorted(range(len(amounts)), key=amounts.__getitem__)
-        self._amounts = [amounts[number] for number in order]
-        self._sets = list(accumulate((1 << number for number in order), or_, initial=0))
-
-    def set_for(self, amount: int) -> int:
-        return self._sets[bisect_right(self._amounts, amount)]
+        return self._unserved[key]
 
 
 def _remainder_losses(matching: list[tuple[ResourceDemand, float]], total: float) -> list[float]:

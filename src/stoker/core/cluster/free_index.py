@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
 
 from stoker.core.cluster.fragmentation import (
+    MAX_TYPICAL_DEMANDS,
     Cost,
     DemandHistogram,
     FreeResources,
@@ -21,9 +22,6 @@ from stoker.core.cluster.fragmentation import (
 from stoker.core.cluster.node import Node, max_amount
 from stoker.core.model.resources import CPU, GPU, MEMORY
 from stoker.core.model.units import THOUSAND
-
-MAX_CACHED_DEMANDS = 256
-"""Number of demands of which it is known where they fit."""
 
 RankedNode = tuple[Cost, int, str]
 """Cost of a demand on a node, join index and name of the node."""
@@ -95,7 +93,7 @@ class FreeCapacityIndex:
         """Return the groups where a demand fits."""
         found = self._fitting.get(demand)
         if found is None:
-            if len(self._fitting) >= MAX_CACHED_DEMANDS:
+            if len(self._fitting) >= MAX_TYPICAL_DEMANDS:
                 self._fitting.clear()
             found = {group: None for group in self.groups.values() if group.fits(demand)}
             self._fitting[demand] = found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.cluster.node import Node
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.structures.amounts import CapacityTest
@@ -29,10 +28,11 @@ class IdleCluster(Overlay):
         """Copy nodes again that may have changed, joined or left."""
         for name in self.base.changes.since(self._cursor):
             node, before = self.base.nodes.get(name), self.nodes.pop(name, None)
+            self._free.pop(name, None)
             after = node.emptied() if node is not None else None
             if after is not None:
                 self.nodes[name] = after
-            if _signature(after) != _signature(before):
+            if not (before and after and before.named_signature == after.named_signature):
                 self._capacity_tests.clear()
         self._cursor = self.base.changes.end
 
@@ -44,10 +44,6 @@ class IdleCluster(Overlay):
         if test is None:
             test = self._capacity_tests[shape] = build(self, shape)
         return test
-
-
-def _signature(node: Node | None) -> object:
-    return node.named_signature if node is not None else None
 
 
 def idle_cluster(cluster: Cluster) -> IdleCluster:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
 
+from stoker.core.cluster.fragmentation import max_request_amount
 from stoker.core.model.hardware import DeviceAllocation, DeviceFacts
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import THOUSAND
 
+ALL_DEVICES = "all"
+"""The word of users for every device."""
 MIN_UUID_PREFIX = 5
 """Characters of a UUID that identify a device: fewer could also be an index or a name."""
 
@@ -194,16 +197,15 @@ class Node(Struct, eq=False):
 
 def max_amount(devices: list[Device]) -> int:
     """Return the largest amount that these devices can serve now; all smaller ones fit too."""
-    whole = part = largest = 0
-    unit = True
-    for device in devices:
-        if device.drained is None and not device.removed:
-            # Not `device.available`: the call would be a third of the cost of this loop.
-            left = device.unallocated - device.used_by_others
-            unit = unit and device.facts.capacity == THOUSAND
-            largest = max(largest, left)
-            if left == THOUSAND:
-                whole += 1
-            elif left > part and not (device.type == GPU and device.sharers):
-                part = left
-    return whole * THOUSAND + part if unit else largest
+    usable = [device for device in devices if device.drained is None and not device.removed]
+    # Not `device.available`: the call would be a third of the cost of this loop.
+    amounts = [device.unallocated - device.used_by_others for device in usable]
+    if all(device.facts.capacity == THOUSAND for device in usable):
+        return max_request_amount(
+            [
+                amount
+                for amount, device in zip(amounts, usable, strict=True)
+                if not (device.type == GPU and device.sharers)
+            ]
+        )
+    return max(0, *amounts)

@@ -44,11 +44,15 @@ def node_constraints(
     state: State, job: Job, request: ResourceRequest, at: float, boot: float
 ) -> tuple[NodeView, ...]:
     """Return the constraints of each node; if nodes were requested, of these only."""
-    views = [
-        _node_view(state, job, node, request, at, boot)
-        for name, node in state.cluster.nodes.items()
-        if not request.nodes or name in request.nodes
-    ]
+    views = []
+    for name, node in state.cluster.nodes.items():
+        if not request.nodes or name in request.nodes:
+            if (lack := infeasibility_reason(node, request)) is None:
+                constraints = tuple(_constraints(state, job, node, request, at, boot))
+            else:
+                needs = describe(request)
+                constraints = (Constraint("machine", f"{name} {lack}", needs=needs),)
+            views.append(NodeView(name, lack is None, constraints))
     for name, added in state.record.remotes.items():
         if added.cluster:  # an allocation that is not there yet: see the node of its cluster
             continue
@@ -76,16 +80,6 @@ def limit_text(state: State, job: Job, cluster: str) -> str | None:
         return None
     longest, limit = approximate_duration(facts.max_seconds), approximate_duration(needed)
     return f"allocations of {cluster} are for jobs of at most {longest}, the job's limit is {limit}"
-
-
-def _node_view(
-    state: State, job: Job, node: Node, request: ResourceRequest, at: float, boot: float
-) -> NodeView:
-    lack = infeasibility_reason(node, request)
-    if lack is None:
-        return NodeView(node.name, True, tuple(_constraints(state, job, node, request, at, boot)))
-    constraint = Constraint("machine", f"{node.name} {lack}", needs=describe(request))
-    return NodeView(node.name, False, (constraint,))
 
 
 def _constraints(
@@ -190,16 +184,12 @@ def _obstacle(
 
 
 def _holders(state: State, node: Node, device: Device, boot: float) -> str:
-    return " and ".join(
-        _holder(state, job, boot)
-        for job, part in _jobs_on(state, node)
-        if any(item.type == GPU and item.device == device.name for item in part.allocations)
-    )
-
-
-def _holder(state: State, job: Job, boot: float) -> str:
-    limit = state.spec(job).limit
-    if limit is None or job.started_boot is None:
-        return f"job {job.label}"
-    left = job.started_boot + limit + job.slack - boot
-    return f"job {job.label} (at most {format_duration(left)} more)"
+    texts = []
+    for job, part in _jobs_on(state, node):
+        if any(item.type == GPU and item.device == device.name for item in part.allocations):
+            texts.append(f"job {job.label}")
+            limit = state.spec(job).limit
+            if limit is not None and job.started_boot is not None:
+                left = job.started_boot + limit + job.slack - boot
+                texts[-1] += f" (at most {format_duration(left)} more)"
+    return " and ".join(texts)

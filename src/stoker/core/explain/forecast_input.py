@@ -49,14 +49,6 @@ class ForecastInput(Struct, kw_only=True):
     expected_nodes: list[ExpectedNode] = []
 
 
-def run_seconds(job: Job) -> float | None:
-    """Return how long a completed job ran, in all attempts if it was preempted and resumed."""
-    if job.ended_at is None or job.started_at is None:
-        return None
-    before = job.progress.previous_runtime
-    return max(job.ended_at - job.started_at - job.slack + before, 0.0)
-
-
 def command_key(job: Job, spec: Spec) -> str:
     """Return what runs of one command with the same arguments have in common, as a hash."""
     command = (job.command,) if isinstance(job.command, str) else job.command or ()

@@ -7,6 +7,7 @@ from math import inf, log2
 
 from msgspec import Struct
 
+from stoker.core.cluster.idle import idle_cluster
 from stoker.core.explain.ranking_text import (
     RankExplanation,
     explain_rank,
@@ -17,8 +18,10 @@ from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.units import approximate_duration
+from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.infeasible import infeasibility_reason
-from stoker.core.policies.policy import QueueOrder
+from stoker.core.placement.request_shape import request_amounts, request_shape
+from stoker.core.policies.policy import BackfillMode, QueueOrder
 from stoker.core.policies.ranking import OVERDUE_RANK
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
@@ -27,7 +30,7 @@ from stoker.core.state.victim_ranks import victim_key
 MAX_LISTED = 5
 """Constraints, jobs or alternatives of one kind that an explanation lists."""
 MAX_JOBS_AHEAD = 16
-"""Jobs at the head of the queue that are considered as starting first, and in a log excerpt."""
+"""Jobs at the head of the queue that are considered as starting first."""
 MAX_CONSIDERED = 64
 """Running jobs tried, the first to end first (each costs a placement search), and jobs named."""
 ORDER_TEXTS = {
@@ -65,10 +68,10 @@ def queue_position(state: State, job: Job, position: int | None, at: float) -> Q
     by = ORDER_TEXTS[policy.order] + (", largest first" if policy.longest_first else "")
     if len({job_class.priority for job_class in state.pending.classes.values()}) > 1:
         by = f"priority, then {by}"
-    overdue: float | None = overdue_in(ranking, at)
-    overdue = None if overdue == inf else overdue
-    rank, count = explain_rank(ranking, at), len(state.pending)
-    return QueuePosition(policy.name, by, position, count, rank, overdue)
+    rank, overdue = explain_rank(ranking, at), overdue_in(ranking, at)
+    return QueuePosition(
+        policy.name, by, position, len(state.pending), rank, overdue if overdue < inf else None
+    )
 
 
 def why_ahead(state: State, other: Job, job: Job, at: float) -> str:
@@ -86,6 +89,32 @@ def why_ahead(state: State, other: Job, job: Job, at: float) -> str:
     if rank < pending.rank_of.get(job.id, 0.0):
         return rank_text or f"its queue is ordered by {ORDER_TEXTS[ranking.policy.order]}"
     return "its user has used less recently"
+
+
+def can_start(state: State, job: Job, at: float) -> bool:
+    """Whether the available nodes could run an eligible job if no job ran; if not, it delays none.
+
+    In a queue of strict order, it delays all jobs behind it nevertheless.
+    """
+    request = state.startable_request(job, state.pending.class_of[job.id], at)
+    test = idle_cluster(state.cluster).capacity_test(request_shape(request), capacity_test)
+    return test(request_amounts(request))
+
+
+def job_ahead(state: State, job: Job, at: float) -> Job | None:
+    """Return the job that keeps an eligible one from starting; None: it only lacks resources."""
+    pending, jobs, queue = state.pending, state.jobs, state.spec(job).queue
+    if state.backfill_mode(queue) is BackfillMode.STRICT:
+        classes = (job_class for _, job_class in pending.order if job_class.queue == queue)
+        head = next((each.head for each in classes if not state.quota_reason(each)), job.id)
+        if head != job.id:
+            return jobs[head]
+    if not can_start(state, job, at):
+        return None
+    first = pending.head(
+        jobs, lambda each: state.quota_reason(each) or not can_start(state, jobs[each.head], at)
+    )
+    return first if first is not job else None
 
 
 # ----------------------------------------------------------------- running jobs
@@ -123,13 +152,13 @@ def _preemption_text(state: State, job: Job, other: Job, at: float) -> str | Non
     request = state.class_request(other, job_class)
     if not frees_needed(state, job.placement, request, {GPU} if request.gpu_amount else None):
         return None
+    wait = seconds_until_preemption(state, other, job, at)
+    if wait is None:
+        return None
     text = f"it may be preempted for job {other.label}"
     if other.priority > job.priority:
         return f"{text} (priority {other.priority}, not {job.priority})"
-    if other.priority < job.priority or not outranks(state, other, job, at):
-        return None
     text += f" ({explain_rank(state.ranking_input(other), at).text})"
-    wait = quantum_left(state, job, at)
     return f"{text}, not within the next {approximate_duration(wait)}" if wait > 0 else text
 
 
@@ -150,16 +179,16 @@ def frees_needed(
     return False
 
 
-def quantum_left(state: State, job: Job, at: float) -> float:
-    """Return the seconds until a running job may be preempted by a job of equal priority."""
-    quantum = state.policy_of(state.spec(job).queue).quantum
-    return (job.started_at if job.started_at is not None else at) + quantum - at
-
-
-def outranks(state: State, job: Job, running: Job, at: float) -> bool:
-    """Whether a pending job may preempt a running one of equal priority after its quantum."""
-    policy = state.policy_of(state.spec(job).queue)
+def seconds_until_preemption(state: State, preemptor: Job, running: Job, at: float) -> float | None:
+    """Return in how many seconds a pending job may preempt a running one; None: never."""
+    if preemptor.priority != running.priority:
+        return 0.0 if preemptor.priority > running.priority else None
+    policy = state.policy_of(state.spec(preemptor).queue)
     if not policy.preempts or not state.preempts(running):
-        return False
-    threshold = state.pending.sort_key(job)[1] + log2(policy.hysteresis)
-    return victim_key(state, running, at)[0][1] > threshold
+        return None
+    threshold = state.pending.sort_key(preemptor)[1] + log2(policy.hysteresis)
+    if victim_key(state, running, at)[0][1] <= threshold:
+        return None
+    quantum = state.policy_of(state.spec(running).queue).quantum
+    started_at = running.started_at if running.started_at is not None else at
+    return max(started_at + quantum - at, 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
 from math import inf
+from operator import itemgetter
 from typing import TypeVar
 
 from stoker.core.cluster.overlay import Overlay
@@ -40,7 +41,7 @@ def unblocks(
         return (f"a job that counts towards the limit must end: {limit}",)
     request = state.startable_request(job, job_class, at)
     if find_placement(state.cluster, request) is not None:
-        return _reserved_text(state, job)
+        return _reserved_text(state, job, at)
     useful = [
         other
         for other in state.running.values()
@@ -54,8 +55,11 @@ def unblocks(
         soonest, ending = _ends(state, what_if, holders, at, boot, ends)
         quanta = _quanta(state, job, holders, at)
         texts = ending + quanta + texts + _foreign_use(state, what_if, request)
-        if not texts and what_if.ahead:
-            texts = [f"{_jobs_do(what_if.ahead, 'start')} first, ahead of it"]
+        ahead = [other for other in what_if.ahead if position.can_start(state, other, at)]
+        if not texts and ahead:
+            texts = [f"{_jobs_do(ahead, 'start')} first, ahead of it"]
+        elif not texts and what_if.is_strict:
+            texts = [*_reserved_text(state, job, at)]
     overdue = overdue_in(state.ranking_input(job), at)
     if overdue < inf and overdue <= soonest:
         texts.append(_overdue_text(state, job, overdue))
@@ -106,20 +110,21 @@ def _stopping_text(stopping: list[Job]) -> list[str]:
     return [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"] if stopping else []
 
 
-def _reserved_text(state: State, job: Job) -> tuple[str, ...]:
+def _reserved_text(state: State, job: Job, at: float) -> tuple[str, ...]:
     """Return which jobs start first, for a job that fits but is blocked by a reservation."""
     stops = (other.progress.stop for other in state.running.values())
     ids = {stop.preemptor for stop in stops if stop is not None and stop.preemptor is not None}
-    preemptors = [state.jobs[id] for id in sorted(ids & state.pending.class_of.keys())]
-    if not preemptors:
-        head = state.pending.head(state.jobs, state.quota_reason)
-        preemptors = [head] if head is not None else []
-    first = [other for other in preemptors if other is not job]
+    first = [state.jobs[id] for id in sorted(ids & state.pending.class_of.keys())]
+    if not first and (head := position.job_ahead(state, job, at)) is not None:
+        first = [head]
+    first = [other for other in first if other is not job]
     if not first:
         return ()
     why = "devices are reserved for it"
     if state.backfill_mode(state.spec(job).queue) is BackfillMode.STRICT:
         why = "this queue does not backfill"
+    if not position.can_start(state, first[0], at):
+        why += ", and no available node can run it"
     return (f"{_jobs_do(first, 'start')} first: {why}",)
 
 
@@ -132,22 +137,17 @@ def _ends(
 ) -> tuple[float, list[str]]:
     """Return the seconds until the first ends that suffice, and such ends in words."""
     by_end = (_end(state, job, at, boot, ends) for job in holders)
-    soonest = nsmallest(position.MAX_CONSIDERED, by_end, key=_seconds)
+    soonest = nsmallest(position.MAX_CONSIDERED, by_end, key=itemgetter(0))
     sets = _sufficient(soonest, lambda ended: what_if.would_start([job for _, _, job in ended]))
-    first = min((_seconds(max(needed, key=_seconds)) for needed in sets), default=inf)
-    texts = []
-    for needed in sets:
-        seconds, how, last = max(needed, key=_seconds)
+    lasts = [max(needed, key=itemgetter(0)) for needed in sets]
+    first, texts = min((seconds for seconds, _, _ in lasts), default=inf), []
+    for needed, (seconds, how, last) in zip(sets, lasts, strict=True):
         text = _jobs_do([job for _, _, job in needed], "end")
         if seconds == inf and first == inf:
             texts.append(f"{text}: no estimate, because job {last.label} {how}")
         elif seconds < inf:
             texts.append(f"{text} in {how} {approximate_duration(seconds)}" if seconds else text)
     return first, texts
-
-
-def _seconds(end: _End) -> float:
-    return end[0]
 
 
 def _sufficient(items: Sequence[T], suffices: Callable[[Sequence[T]], bool]) -> list[Sequence[T]]:
@@ -198,17 +198,14 @@ def _foreign_use(state: State, what_if: _WhatIf, request: ResourceRequest) -> li
     sets = _sufficient(
         list(used), lambda users: what_if.would_start([], chain(*(used[user] for user in users)))
     )
-    several = len(state.cluster.nodes) > 1
-    return [
-        _becomes_free(_listed(users), [gpu for user in users for gpu in used[user]], several)
-        for users in sets
-    ]
-
-
-def _becomes_free(user: str, gpus: list[tuple[str, str]], several: bool) -> str:
-    names = _listed([f"{node}/{gpu}" if several else gpu for node, gpu in gpus])
-    why = user if user.startswith(UNAVAILABLE) else f"used by {user}"
-    return f"GPU{'s' * (len(gpus) > 1)} {names} become{'s' * (len(gpus) == 1)} free, now {why}"
+    several, texts = len(state.cluster.nodes) > 1, []
+    for users in sets:
+        gpus_of_users = [gpu for user in users for gpu in used[user]]
+        names = _listed([f"{node}/{gpu}" if several else gpu for node, gpu in gpus_of_users])
+        user, is_one = _listed(users), len(gpus_of_users) == 1
+        why = user if user.startswith(UNAVAILABLE) else f"used by {user}"
+        texts.append(f"GPU{'s' * (not is_one)} {names} become{'s' * is_one} free, now {why}")
+    return texts
 
 
 def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
@@ -217,9 +214,7 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
     waits = [
         (wait, other.id, other.label)
         for other in islice(victims, position.MAX_CONSIDERED)
-        if other.priority == job.priority
-        and position.outranks(state, job, other, at)
-        and (wait := position.quantum_left(state, other, at)) > 0
+        if (wait := position.seconds_until_preemption(state, job, other, at))
     ]
     return [
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"

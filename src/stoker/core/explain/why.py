@@ -18,6 +18,8 @@ from stoker.core.explain.position import (
     MAX_LISTED,
     Ahead,
     QueuePosition,
+    can_start,
+    job_ahead,
     preemption_risk,
     queue_position,
     why_ahead,
@@ -92,10 +94,13 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return "NodeUnreachable", text
     if text := _allocation_text(state, job, request):
         return "Resources", text
-    if find_placement(state.cluster, request) is not None:
+    first, fits = job_ahead(state, job, now), find_placement(state.cluster, request) is not None
+    if first is not None and not can_start(state, first, now):
+        which = "which no available node can run and which blocks its queue"
+        return "Priority", f"behind job {first.label}, {which}"
+    if fits:
         return _fitting_reason(state, job, request, now)
-    first = state.pending.head(state.jobs, state.quota_reason)
-    if first is job or first is None:
+    if first is None:
         return "Resources", f"needs {describe(request)}"
     return "Priority", f"behind job {first.label}"
 

@@ -17,11 +17,6 @@ from stoker.core.model.units import format_amount
 
 PLACEHOLDER_MARK = "\0"
 """Replaces an escaped placeholder: commands and environments have no zero bytes."""
-DEVICE_VARIABLES = (
-    "STOKER_GPUS", "STOKER_GPU_UUIDS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
-    "ROCR_VISIBLE_DEVICES",
-)  # fmt: skip
-"""Variables that the scheduler of a delegated node sets, because it chooses the devices."""
 QUEUE_DEVICE_PREFIX = "queue-"
 """Prefix of a queue's own devices of a type that is otherwise a pool (cpu, mem)."""
 
@@ -101,18 +96,15 @@ def launch(
     vendors = {device.facts.vendor for device in devices or node.types.get(GPU, [])}
     extra = {
         "STOKER_TOKEN": token,
-        "STOKER_GPUS": gpus,
         "STOKER_GPU_COUNT": format_amount(part.gpu_amount),
-        "STOKER_GPU_UUIDS": ",".join(uuids),
         "STOKER_NODES": ",".join(nodes),
         "STOKER_NODE_RANK": str(rank),
         "STOKER_REPORTS": reports,
         "STOKER_CHECKPOINT_DIR": checkpoints,
         **training_env.training_variables(job, spec, part, nodes, unique, memory),
-        **_visible_devices(gpus, vendors),
     }
-    if node.delegated:
-        extra = {name: value for name, value in extra.items() if name not in DEVICE_VARIABLES}
+    if not node.delegated:  # there, the other scheduler chooses the devices
+        extra |= _device_variables(gpus, uuids, vendors)
     named = _named_devices(part)
     extra |= _job_variables(job, spec, None if node.delegated else at)
     extra |= {_variable(type): names for type, names in named.items()}
@@ -200,11 +192,17 @@ def _variable(type: str) -> str:
     return "STOKER_" + "".join(letter if letter.isalnum() else "_" for letter in type.upper())
 
 
-def _visible_devices(gpus: str, vendors: set[str | None]) -> dict[str, str]:
-    """Return the variables with the GPUs that the vendors' libraries may see."""
-    cuda = "" if "amd" in vendors else gpus
-    visible = {"CUDA_VISIBLE_DEVICES": cuda, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return visible | {"ROCR_VISIBLE_DEVICES": gpus} if "amd" in vendors else visible
+def _device_variables(
+    gpus: str, uuids: tuple[str, ...], vendors: set[str | None]
+) -> dict[str, str]:
+    """Return the variables with the GPUs of the job, which the vendors' libraries may see."""
+    variables = {
+        "STOKER_GPUS": gpus,
+        "STOKER_GPU_UUIDS": ",".join(uuids),
+        "CUDA_VISIBLE_DEVICES": "" if "amd" in vendors else gpus,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+    return variables | ({"ROCR_VISIBLE_DEVICES": gpus} if "amd" in vendors else {})
 
 
 def fill_placeholders(text: str, placeholders: dict[str, str]) -> str:

@@ -19,7 +19,14 @@ from stoker.core.model.resources import (
 from stoker.core.model.spec import Spec, Tasks
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_memory
 from stoker.core.options import training as training_options
-from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
+from stoker.core.options.values import (
+    FieldParsers,
+    GivenOptions,
+    flag,
+    parse_count,
+    parse_fields,
+    parse_optional_count,
+)
 
 
 def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceRequest, Tasks | None]:
@@ -38,23 +45,13 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
     elif before is None and not (has_gpus or given.is_set("exclusive")):
         cpus = THOUSAND  # a job without GPUs is bounded by the cores
     memory = base.memory
-    if "mem" in words:
-        memory = parse_memory(words["mem"], "--mem")
-    elif "mem_per_cpu" in words:
-        memory = parse_memory(words["mem_per_cpu"], "--mem-per-cpu") * max(cpus // THOUSAND, 1)
-    elif "mem_per_gpu" in words:
-        gpus = -(-gpu_request.amount // THOUSAND) if gpu_request else 0
-        memory = parse_memory(words["mem_per_gpu"], "--mem-per-gpu") * gpus
+    gpus = -(-gpu_request.amount // THOUSAND) if gpu_request is not None else 0
+    units = {"mem": 1, "mem_per_cpu": max(cpus // THOUSAND, 1), "mem_per_gpu": gpus}
+    if key := next((key for key in units if key in words), None):
+        memory = parse_memory(words[key], flag(key)) * units[key]
     named = _named(given.lists["resources"]) if "resources" in given.lists else base.named
-    per_job = words.get("gpus") and not words.get("gpus_per_node")
-    if nodes > 1 and gpu_request is not None and per_job:
-        if gpu_request.amount % (nodes * THOUSAND):
-            raise BadValue(
-                f"--gpus {words['gpus']} cannot be divided evenly among {nodes} nodes;"
-                " use --gpus-per-node."
-            )
-        gpu_request = replace(gpu_request, amount=gpu_request.amount // nodes)
-    gpu_request = training_options.per_node_request(gpu_request, nodes)
+    if nodes > 1 and gpu_request is not None:
+        gpu_request = _per_node(gpu_request, nodes, words)
     exclusive = given.is_set("exclusive") or base.exclusive
     with_names = _node_names(words, "nodelist", base.nodes)
     without_names = _node_names(words, "exclude", base.not_nodes)
@@ -62,6 +59,20 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
         gpu_request, cpus, memory, named, exclusive, with_names, without_names, nodes
     )
     return request, layout
+
+
+def _per_node(request: GpuRequest, nodes: int, words: dict[str, str]) -> GpuRequest:
+    """Return the request for each of several nodes, whose number of GPUs is fixed."""
+    if words.get("gpus") and not words.get("gpus_per_node"):
+        if request.amount % (nodes * THOUSAND):
+            raise BadValue(
+                f"--gpus {words['gpus']} cannot be divided evenly among {nodes} nodes;"
+                " use --gpus-per-node."
+            )
+        request = replace(request, amount=request.amount // nodes)
+    if request.max_amount not in (None, training_options.MAX_GPUS_PER_NODE):
+        raise BadValue("A range of GPUs works on one node only; with --nodes, give a number.")
+    return replace(request, max_amount=None)
 
 
 def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tuple[str, ...]:
@@ -75,12 +86,10 @@ def _nodes_and_tasks(words: dict[str, str], nodes: int) -> tuple[int, Tasks | No
     """Return the number of nodes, by default `nodes`, and the tasks if their number is given."""
     if words.get("nodes"):
         nodes = parse_count(words["nodes"].partition("-")[0], "--nodes")
-    total = parse_count(words["ntasks"], "--ntasks") if words.get("ntasks") else None
-    per_node = None
-    if words.get("ntasks_per_node"):
-        per_node = parse_count(words["ntasks_per_node"], "--ntasks-per-node")
-        if total is not None and not words.get("nodes"):
-            nodes = -(-total // per_node)
+    total = parse_optional_count(words.get("ntasks", ""), "--ntasks")
+    per_node = parse_optional_count(words.get("ntasks_per_node", ""), "--ntasks-per-node")
+    if total is not None and per_node is not None and not words.get("nodes"):
+        nodes = -(-total // per_node)
     if total is None and per_node is None:
         return nodes, None
     gpus = words.get("gpus_per_task")

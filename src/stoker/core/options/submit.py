@@ -72,6 +72,8 @@ FIELDS: values.FieldParsers = {
     "queue": ("queue", _queue),
     "time": ("limit", lambda text, what: parse_duration(text, what) or None),
     "signal": ("early_signal", lambda text, _: parse_early_signal(text)),
+    "pty": ("pty", values.parse_switch),
+    "verbatim": ("verbatim", values.parse_switch),
     "open_mode": ("truncate_output", lambda text, _: parse_open_mode(text)),
     **{
         key: (key, values.parse_text)
@@ -187,9 +189,6 @@ def _other_fields(given: values.GivenOptions) -> dict[str, Any]:
         fields["retry"] = Retry() if given.is_set("no_requeue") else rule
     if given.has_any(("slurm_env", "no_slurm_env")):
         fields["slurm"] = given.is_set("slurm_env") and not given.is_set("no_slurm_env")
-    for key in ("pty", "verbatim"):
-        if key in words:
-            fields[key] = given.is_set(key)
     if "cpus" in words and not given.is_set("no_threads"):
         cores = parse_amount(words["cpus"], "--cpus")
         fields["threads"] = max(cores // THOUSAND, 1) if cores else None

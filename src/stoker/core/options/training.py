@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from stoker.core.model.resources import GpuRequest, parse_gpus
 from stoker.core.model.spec import Container, Mount, Spec, Training
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration
-from stoker.core.options.values import FieldParsers, GivenOptions, parse_count, parse_fields
+from stoker.core.options.values import (
+    FieldParsers,
+    GivenOptions,
+    parse_fields,
+    parse_optional_count,
+    parse_switch,
+)
 
 _T = TypeVar("_T")
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
@@ -31,8 +37,6 @@ def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
     if given.has_any(TRAINING_OPTIONS) or is_gpu_range(given):
         training = before.training if before is not None else None
         changes = parse_fields(TRAINING_FIELDS, given.words)
-        if "distributed" in given.words:
-            changes["distributed"] = given.is_set("distributed")
         fields["training"] = replace(training or Training(), **changes)
     if given.has_any(CONTAINER_OPTIONS):
         fields["container"] = _container(given, before.container if before is not None else None)
@@ -40,11 +44,6 @@ def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
         fields["non_preemptible"] = given.is_set("no_requeue")
         fields["requeueable"] = given.is_set("requeue") and not fields["non_preemptible"]
     return fields
-
-
-def _optional_count(text: str, what: str) -> int | None:
-    """Parse a positive number; an empty text removes the value of before."""
-    return parse_count(text, what) if text.strip() else None
 
 
 def _expected_duration(text: str, what: str) -> int | None:
@@ -61,13 +60,14 @@ def _directory(text: str, what: str) -> str | None:
 
 
 TRAINING_FIELDS: FieldParsers = {
-    "epochs": ("epochs", _optional_count),
-    "batch_size": ("batch_size", _optional_count),
-    "training_set_size": ("set_size", _optional_count),
+    "epochs": ("epochs", parse_optional_count),
+    "batch_size": ("batch_size", parse_optional_count),
+    "training_set_size": ("set_size", parse_optional_count),
     "expect": ("expected", _expected_duration),
     "snapshots_dir": ("snapshots", _directory),
+    "distributed": ("distributed", parse_switch),
 }
-TRAINING_OPTIONS = {*TRAINING_FIELDS, "single_gpu", "exclusive_gpu", "distributed"}
+TRAINING_OPTIONS = {*TRAINING_FIELDS, "single_gpu", "exclusive_gpu"}
 """Options that make a training job."""
 CONTAINER_OPTIONS = {"image", "mount", "ports", "workdir"}
 
@@ -82,9 +82,8 @@ def parse_gpu_range(text: str) -> GpuRequest:
     match = re.fullmatch(GPU_RANGE, tail)
     if not match:
         return parse_gpus(text)
-    min_gpus, max_gpus = parse_amount(match[1], "--gpus"), MAX_GPUS_PER_NODE
-    if match[2]:
-        max_gpus = parse_amount(match[2], "--gpus")
+    min_gpus = parse_amount(match[1], "--gpus")
+    max_gpus = parse_amount(match[2], "--gpus") if match[2] else MAX_GPUS_PER_NODE
     if min_gpus % THOUSAND or max_gpus % THOUSAND or not min_gpus:
         raise BadValue(f"--gpus '{text}' is not a range of whole GPUs; write 1..4.")
     if max_gpus < min_gpus:
@@ -135,15 +134,6 @@ def training_gpu_request(
     return replace(request, shareable=not fractional and not exclusive)
 
 
-def per_node_request(request: GpuRequest | None, nodes: int) -> GpuRequest | None:
-    """Return the request per node on several nodes, where the number of GPUs is fixed."""
-    if request is None or request.max_amount is None or nodes == 1:
-        return request
-    if request.max_amount != MAX_GPUS_PER_NODE:
-        raise BadValue("A range of GPUs works on one node only; with --nodes, give a number.")
-    return replace(request, max_amount=None)
-
-
 def needs_no_gpu(given: GivenOptions) -> bool:
     """Whether a training job does not mention GPUs, so that it may run without one."""
     if given.is_set("gpu_if_any"):
@@ -170,19 +160,15 @@ def _container(given: GivenOptions, before: Container | None) -> Container:
         raise BadValue(f"--image '{image[:80]}' is not a valid image name.")
     changes: dict[str, Any] = {"image": image}
     if "mount" in given.lists:
-        changes["mounts"] = _mounts(given.lists["mount"])
+        mounts = tuple(parse_mount(text) for text in given.lists["mount"] if text)
+        if target := _first_repeated([mount.target for mount in mounts]):
+            raise BadValue(f"--mount has {target} twice.")
+        changes["mounts"] = mounts
     if "ports" in words:
         changes["ports"] = parse_ports(words["ports"]) if words["ports"] else ()
     if "workdir" in words:
         changes["in_job_directory"] = words["workdir"] != "image"
     return replace(before or Container(image), **changes)
-
-
-def _mounts(texts: list[str]) -> tuple[Mount, ...]:
-    mounts = tuple(parse_mount(text) for text in texts if text)
-    if target := _first_repeated([mount.target for mount in mounts]):
-        raise BadValue(f"--mount has {target} twice.")
-    return mounts
 
 
 def _first_repeated(items: list[_T]) -> _T | None:

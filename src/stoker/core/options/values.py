@@ -25,7 +25,7 @@ class GivenOptions(Struct, frozen=True):
 
     def is_set(self, key: str) -> bool:
         """Whether a switch is set; it may be given as text."""
-        return self.words.get(key, "") not in ("", "false", "no", "0")
+        return parse_switch(self.words.get(key, ""))
 
     def has_any(self, keys: Iterable[str]) -> bool:
         """Whether one of these options is given, even without a value."""
@@ -44,6 +44,11 @@ def parse_fields(parsers: FieldParsers, words: Mapping[str, str]) -> dict[str, A
         for key, (field, parse) in parsers.items()
         if key in words
     }
+
+
+def parse_switch(text: str, _: str = "") -> bool:
+    """Parse a switch that may be given as text."""
+    return text not in ("", "false", "no", "0")
 
 
 def parse_text(text: str, what: str) -> str | None:
@@ -68,3 +73,8 @@ def parse_count(text: str, what: str) -> int:
     if number < 1:
         raise BadValue(f"{what} must be at least 1.")
     return number
+
+
+def parse_optional_count(text: str, what: str) -> int | None:
+    """Parse a number of at least one; an empty text removes the value of before."""
+    return parse_count(text, what) if text.strip() else None

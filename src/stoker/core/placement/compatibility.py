@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stoker.core.cluster.cluster import ALL_DEVICES
-from stoker.core.cluster.node import Device, Node
+from stoker.core.cluster.node import ALL_DEVICES, Device, Node
 from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.placement.request_shape import matches_model
 

@@ -51,8 +51,8 @@ UNMEASURED_SECONDS = 600.0
 stop request times out if no epoch of the job was measured."""
 
 MAX_AGEING_BONUS = 3.0
-"""Maximum improvement of a rank by waiting, a factor of eight: with more, the jobs of a backlog of a
-day would come before every new short job."""
+"""Maximum improvement of a rank by waiting, a factor of eight: with more, jobs of a long backlog
+would come before every new short job."""
 
 _ARRIVAL_ORDERS = (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE)
 

@@ -247,7 +247,7 @@ def is_obsolete(state: State, job: Job, at: float) -> bool:
         return True
     update_victim(state, job.id, at)
     preemptor = state.pending.sort_key(state.jobs[stop.preemptor])
-    return state.victims.rank_of(job.id) <= preemptor[1]
+    return state.victims.key_of(job.id)[1] <= preemptor[1]
 
 
 def memory_overcommitted(state: State) -> list[Job]:

@@ -75,6 +75,7 @@ class PendingQueue:
     def request_planning(self) -> None:
         """Note that something changed that could let a job start."""
         self._planning_requested = True
+        self._cached_head = None  # on other nodes, other jobs can start
 
     def take_planning_request(self) -> bool:
         """Return whether planning is requested, and clear the request."""
@@ -101,7 +102,7 @@ class PendingQueue:
         return False
 
     def head(self, jobs: dict[int, Job], is_blocked: Callable[[JobClass], object]) -> Job | None:
-        """Return the first job of the classes that no quota blocks.
+        """Return the first job of the classes that are not blocked.
 
         Cached until the queue changes, because every row of a job list asks for it.
         """

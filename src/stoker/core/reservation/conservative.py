@@ -94,7 +94,7 @@ class ConservativeBackfill(EasyBackfill):
         free = Overlay(ledger)
         if self._slots:
             timeline = self._current_timeline()
-            names = timeline.may_hold(ledger.node_names(), request, self.now, end)
+            names = timeline.may_hold(ledger.base.nodes, request, self.now, end)
             if len(names) < request.node_count:
                 return None
             timeline.withhold(free, timeline.slots, self.now, end)
@@ -155,9 +155,7 @@ class _Timeline:
         self, cluster: Cluster, releases: Iterable[Release], slots: Iterable[BookedSlot]
     ) -> None:
         self._cluster = cluster
-        self._used_gpus = {
-            name: [(-inf, -free_gpus(cluster, name))] for name in cluster.node_names()
-        }
+        self._used_gpus = {name: [(-inf, -free_gpus(cluster, name))] for name in cluster.base.nodes}
         """Times at which more GPUs of a node are used, or fewer (negative), and how many; sorted.
         The first entry is what is free."""
         self._releases: dict[str, list[Release]] = {}

@@ -7,7 +7,7 @@ Nodes are sorted by threshold per GPU count, so one comparison tells whether any
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 
 from stoker.core.cluster.change_log import ChangeLog
@@ -17,7 +17,7 @@ from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import CPU, GPU, MEMORY
 from stoker.core.placement.capacity import available_on, total_available
 from stoker.core.running.victims import VictimIndex, VictimKey
-from stoker.core.structures.sorted_list import remove_sorted
+from stoker.core.structures.sorted_list import SortedMap
 
 NodeThreshold = tuple[VictimKey, str]
 """Key of the last victim needed, and the node."""
@@ -46,8 +46,9 @@ class PreemptionThresholds:
         self._steps: dict[str, EvictionSteps] = {}
         self._stale = ChangeLog()
         """Nodes with other thresholds; an order is updated when it is used."""
-        self._orders: dict[int, _NodeOrder] = {}
-        """Orders of nodes by GPU count."""
+        self._orders: dict[int, tuple[SortedMap[str, VictimKey], int]] = {}
+        """By GPU count: nodes in the order of their thresholds, and how far the changed nodes are
+        applied."""
 
     def follow(self, future: Overlay) -> None:
         """Follow the future capacity of another plan."""
@@ -69,20 +70,23 @@ class PreemptionThresholds:
 
     def descending(self, gpus: int) -> Iterator[NodeThreshold]:
         """Yield nodes, the highest threshold first; a node that falls meanwhile comes again."""
-        order = self._orders.setdefault(gpus, _NodeOrder())
-        self._update(order, gpus)
-        index = len(order.rows)
+        rows = self._rows(gpus)
+        index = len(rows)
         while index:
-            row = order.rows[index - 1]
+            row = rows[index - 1]
             yield row
-            self._update(order, gpus)
-            index = bisect_left(order.rows, row)
+            index = bisect_left(self._rows(gpus), row)
 
-    def _update(self, order: _NodeOrder, gpus: int) -> None:
+    def _rows(self, gpus: int) -> list[NodeThreshold]:
         self._refresh()
-        for name in self._stale.since(order.cursor):
-            order.set(name, self.last_victim(name, gpus))
-        order.cursor = self._stale.end
+        order, cursor = self._orders.get(gpus) or (SortedMap[str, VictimKey](), 0)
+        for name in self._stale.since(cursor):
+            if (victim := self.last_victim(name, gpus)) is not None:
+                order.set(name, victim)
+            else:
+                order.remove(name)
+        self._orders[gpus] = order, self._stale.end
+        return order.rows
 
     def _refresh(self) -> None:
         for index, log in enumerate(self._logs):
@@ -96,7 +100,7 @@ class PreemptionThresholds:
             self._stale.append(name)
 
     def _eviction_steps(self, name: str) -> EvictionSteps:
-        victims, node = list(self.victims.victims_on(name)), self.future.node(name)
+        victims, node = self.victims.victims_on(name), self.future.node(name)
         if name in self.future.nodes:  # elsewhere no job is stopping
             victims = [key for key in victims if self.can_preempt(key[3])]
         if not victims or node is None or node.unavailable_reason is not None:
@@ -115,25 +119,3 @@ class PreemptionThresholds:
             free_gpus = max_request_amount(list(left.values()))
             steps.append((free_gpus, cores, memory, victim))
         return steps
-
-
-class _NodeOrder:
-    """Nodes in the order of their thresholds."""
-
-    __slots__ = ("_key_of", "cursor", "rows")
-
-    def __init__(self) -> None:
-        self.rows: list[NodeThreshold] = []
-        self.cursor = 0
-        self._key_of: dict[str, VictimKey] = {}
-
-    def set(self, name: str, victim: VictimKey | None) -> None:
-        before = self._key_of.get(name)
-        if before == victim:
-            return
-        if before is not None:
-            remove_sorted(self.rows, (before, name))
-            del self._key_of[name]
-        if victim is not None:
-            insort(self.rows, (victim, name))
-            self._key_of[name] = victim

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterable, Iterator
 from math import inf
 
 from stoker.core.cluster.change_log import ChangeLog
@@ -11,7 +9,7 @@ from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.structures.sorted_list import remove_sorted
+from stoker.core.structures.sorted_list import SortedMap
 
 VictimKey = tuple[int, float, float, int]
 """Minus the priority, rank, start time and id of a running job: the largest is preempted first."""
@@ -46,8 +44,7 @@ class VictimIndex:
     """
 
     def __init__(self) -> None:
-        self._sorted: list[VictimKey] = []
-        self._key: dict[int, VictimKey] = {}
+        self._keys = SortedMap[int, VictimKey]()
         self._valid_until: dict[int, float] = {}
         """When the rank of a job begins to be too large."""
         self._nodes: dict[int, list[str]] = {}
@@ -61,18 +58,15 @@ class VictimIndex:
     ) -> bool:
         """Add a job or move it; return whether it moved."""
         job = key[3]
-        before = self._key.get(job)
         self._valid_until[job] = valid_until
-        if before == key:
-            return False
-        if before is not None:
-            remove_sorted(self._sorted, before)
-        else:
-            self._index_on(job, placement.parts if placement is not None else ())
-        insort(self._sorted, key)
-        self._key[job] = key
-        self.mark_changed(job)
-        return True
+        if job not in self._nodes:
+            parts = placement.parts if placement is not None else ()
+            self._nodes[job] = [part.node for part in parts]
+            for part in parts:
+                self.freed_on.setdefault(part.node, {})[job] = _freed_by(part)
+        if is_moved := self._keys.set(job, key):
+            self.mark_changed(job)
+        return is_moved
 
     def is_outdated(self, job: int, at: float) -> bool:
         """Whether the rank of a job is too large by now."""
@@ -83,57 +77,35 @@ class VictimIndex:
         for name in self._nodes.get(job, ()):
             self.changes.append(name)
 
-    def _index_on(self, job: int, parts: Iterable[Placement]) -> None:
-        self._nodes[job] = nodes = []
-        for part in parts:
-            nodes.append(part.node)
-            self.freed_on.setdefault(part.node, {})[job] = _freed_by(part)
-
     def key_of(self, job: int) -> VictimKey:
         """Return the victim key of a job."""
-        return self._key[job]
-
-    def rank_of(self, job: int) -> float:
-        """Return the rank of a job."""
-        return self._key[job][1]
+        return self._keys[job]
 
     def remove(self, job: int) -> None:
         """Remove a job, if it is present."""
-        key = self._key.pop(job, None)
-        if key is None:
-            return
-        remove_sorted(self._sorted, key)
-        del self._valid_until[job]
+        self._keys.remove(job)
+        self._valid_until.pop(job, None)
         self.mark_changed(job)
-        for name in self._nodes.pop(job):
+        for name in self._nodes.pop(job, ()):
             del self.freed_on[name][job]
             if not self.freed_on[name]:
                 del self.freed_on[name]
 
     def first_victim(self) -> VictimKey | None:
         """Return the key of the job that is preempted first."""
-        return self._sorted[-1] if self._sorted else None
+        return self._keys.rows[-1][0] if self._keys.rows else None
 
-    def victims_on(self, node: str) -> Iterator[VictimKey]:
-        """Yield the keys of the victims on a node, the first to preempt first."""
-        jobs = self.freed_on.get(node, ())
-        return iter(sorted([self._key[job] for job in jobs], reverse=True))
-
-    def __len__(self) -> int:
-        return len(self._key)
+    def victims_on(self, node: str) -> list[VictimKey]:
+        """Return the keys of the victims on a node, the first to preempt first."""
+        return sorted([self._keys[job] for job in self.freed_on.get(node, ())], reverse=True)
 
     def __contains__(self, job: int) -> bool:
-        return job in self._key
+        return job in self._keys
 
 
 def _freed_by(part: Placement) -> Freed:
-    amounts = {CPU: 0, MEMORY: 0}
-    for allocation in part.allocations:
-        if allocation.type in amounts:
-            amounts[allocation.type] += allocation.amount
-    gpus = tuple(
-        (allocation.device, allocation.amount)
-        for allocation in part.allocations
-        if allocation.type == GPU
+    held = part.allocations
+    cores, memory = (
+        sum(each.amount for each in held if each.type == type) for type in (CPU, MEMORY)
     )
-    return gpus, amounts[CPU], amounts[MEMORY]
+    return tuple((each.device, each.amount) for each in held if each.type == GPU), cores, memory

@@ -28,13 +28,13 @@ from stoker.core.policies.queue_policies import QueuePolicies
 from stoker.core.policies.ranking import RankingInput
 from stoker.core.queue.job_class import ClassKey, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.running.release_times import ReleaseTimes
 from stoker.core.running.thresholds import PreemptionThresholds
 from stoker.core.running.victims import VictimIndex, can_preempt
 from stoker.core.state.changes import ChangeSet
 from stoker.core.state.planner_memory import PlannerMemory
 from stoker.core.state.quotas import Quotas
 from stoker.core.state.record import ClusterRecord, QueueDevices, queue_devices
+from stoker.core.structures.sorted_list import SortedMap
 from stoker.core.structures.timer_heap import TimerHeap
 
 NO_OWN_DEVICES = "none"
@@ -81,8 +81,8 @@ class State:
         self.rank_timers = TimerHeap()
         """Times at which ranks change without an event, by job."""
         self.usage = FairShareUsage(self.record.usage)
-        self.release_times = ReleaseTimes()
-        """Running jobs by latest end."""
+        self.release_times = SortedMap[int, float]()
+        """Running jobs by latest end (boot clock); `timers.arm_timers` sets it."""
         self.limit_timers = TimerHeap()
         """Next timer of each running job: limits, warnings, timeouts (boot clock)."""
         self.dependents: dict[int, set[int]] = {}
@@ -297,12 +297,12 @@ class State:
         request = self.specs[job.spec].request
         if is_amount_only(request):
             demand = self._demands[job.id] = demand_of(self.cluster, request)
-            self.cluster.demand_histogram.add(demand)
+            self.cluster.demand_histogram.count(demand, +1)
 
     def uncount_demand(self, job: Job) -> None:
         """Undo `count_demand`: the job has finished."""
         if job.id in self._demands:
-            self.cluster.demand_histogram.remove(self._demands.pop(job.id))
+            self.cluster.demand_histogram.count(self._demands.pop(job.id), -1)
 
     def recount_demands(self) -> None:
         """Count all demands again: the GPU models have changed, which a request may name."""

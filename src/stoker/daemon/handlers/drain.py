@@ -9,6 +9,7 @@ from stoker.core.cluster.node import Node
 from stoker.core.model.job import Job
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
+from stoker.daemon.selectors import find_devices
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.node import DrainReply
@@ -80,11 +81,11 @@ def _find_devices(state: State, name: str) -> list[DeviceId]:
     """Return the devices that a name selects; a node's name selects all, `a:0` equals `a/0`."""
     nodes = state.cluster.nodes
     head, colon, tail = name.partition(":")
-    matches = state.cluster.find_devices(name)
+    matches = find_devices(state.cluster, name)
     if not matches and name in nodes:
-        matches = state.cluster.find_devices(f"{name}/all")
+        matches = find_devices(state.cluster, f"{name}/all")
     if not matches and colon and head in nodes:
-        matches = state.cluster.find_devices(f"{head}/{tail}")
+        matches = find_devices(state.cluster, f"{head}/{tail}")
     if not matches and name in state.record.remotes and name not in nodes:
         raise CommandRejected(
             f"The devices of {name} are not known: it was not reached yet; see stoker nodes.",

@@ -10,11 +10,11 @@ from stoker.core import events as e
 from stoker.core.explain.why import unreachable_since
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import FAILED_STATES, HOLDING, JobState
-from stoker.core.options.selectors import selected_sweep
 from stoker.core.options.submit import parse_signal
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.handlers.queries import parse_iso_time
+from stoker.daemon.selectors import selected_sweep
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.job import ActionReply, ActionView

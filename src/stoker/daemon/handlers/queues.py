@@ -9,6 +9,7 @@ from stoker.core.model.units import BadValue, format_amount, parse_amount
 from stoker.core.state.record import counted_gpus
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
+from stoker.daemon.selectors import find_devices
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests as r
 from stoker.schema.queue import HiddenHistory, QueueName
@@ -24,7 +25,7 @@ def define_queue(
     if body.new and body.name in state.record.queues:
         raise CommandRejected(f"Queue '{body.name}' already exists.", "failed")
     for name in body.devices or ():
-        if not state.cluster.find_devices(name):
+        if not find_devices(state.cluster, name):
             raise CommandRejected(f"There is no device '{name}'; see stoker gpus.", "not_found")
     event = e.QueueDefined(
         at=now.wall, name=body.name, max_running=body.max_running,

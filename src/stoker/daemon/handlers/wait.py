@@ -9,10 +9,10 @@ from stoker.core.events import Event, JobsSubmitted
 from stoker.core.explain.why import reason
 from stoker.core.model.dependency import DependencyStatus
 from stoker.core.model.lifecycle import JobState
-from stoker.core.options.selectors import selected_sweep
 from stoker.core.state.eligibility import dependency_status_of
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
+from stoker.daemon.selectors import selected_sweep
 from stoker.daemon.views.job import job_view
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.reactor import Reactor, Timer

@@ -14,10 +14,10 @@ from stoker.core.model.job import Job
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import BadValue
-from stoker.core.options.selectors import selected_sweep
 from stoker.core.options.submit import ParseContext, ParsedOptions, parse_options
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, content_hash, record_spec, reply_only
+from stoker.daemon.selectors import selected_sweep
 from stoker.daemon.submission.checks import (
     check_command,
     check_program,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stoker.core import events as e
 from stoker.core.model.sweep import Sweep
-from stoker.core.options.selectors import selected_sweep
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
+from stoker.daemon.selectors import selected_sweep
 from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.sweeps.views import sweep_view, trial_view
 from stoker.engine import CommandRejected, CommandResult, Instant

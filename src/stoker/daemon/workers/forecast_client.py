@@ -14,23 +14,12 @@ import msgspec
 from msgspec.structs import asdict
 
 from stoker.core import events as e
-from stoker.core.explain.forecast import (
-    CLUSTER_DECIDES,
-    OUT_OF_DATE,
-    Forecast,
-    JobForecast,
-    StartEndEstimate,
-    interval,
-    last_of,
-    queued_estimate,
-    start_end_estimate,
-)
+from stoker.core.explain.forecast import CLUSTER_DECIDES, Forecast, JobForecast, StartEndEstimate
 from stoker.core.explain.forecast_input import (
     ExpectedNode,
     command_key,
     forecast_input,
     name_key,
-    run_seconds,
 )
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
@@ -40,6 +29,13 @@ from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.views.format import estimate_view, iso
+from stoker.daemon.workers.estimates import (
+    OUT_OF_DATE,
+    interval,
+    last_of,
+    queued_estimate,
+    start_end_estimate,
+)
 from stoker.daemon.workers.restart_policy import RestartPolicy
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.linux.line_subprocess import LineSubprocess
@@ -190,7 +186,7 @@ class ForecastClient:
             user=job.user, name=job.name, states=["COMPLETED"], limit=MAX_RUNS_PER_NAME
         )
         runs = reversed(self.context.store.find_jobs(query))
-        timed = ((command_key(run.job, run.spec), run_seconds(run.job)) for run in runs)
+        timed = ((command_key(run.job, run.spec), _run_seconds(run.job)) for run in runs)
         return [(command, seconds) for command, seconds in timed if seconds is not None]
 
     def _on_reply(self, line: bytes) -> None:
@@ -257,6 +253,14 @@ class ForecastClient:
         return (
             latest if latest is not None and 0 <= now.wall - latest.at < MAX_AGE_SECONDS else None
         )
+
+
+def _run_seconds(job: Job) -> float | None:
+    """Return how long a completed job ran, in all attempts if it was preempted and resumed."""
+    if job.ended_at is None or job.started_at is None:
+        return None
+    before = job.progress.previous_runtime
+    return max(job.ended_at - job.started_at - job.slack + before, 0.0)
 
 
 def _may_be_delegated(state: State, job: Job) -> bool:

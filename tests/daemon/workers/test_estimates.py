@@ -2,18 +2,14 @@
 
 import pytest
 
-from stoker.core.explain.forecast import (
-    JobForecast,
-    Kind,
-    Samples,
-    TimeInterval,
-    combined,
+from stoker.core.explain.forecast import JobForecast, Kind, Samples, TimeInterval, combined
+from stoker.core.model.job import Job
+from stoker.daemon.workers.estimates import (
     interval,
     last_of,
     queued_estimate,
     start_end_estimate,
 )
-from stoker.core.model.job import Job
 
 AT = 1000.0
 NINE: list[float | None] = [AT + 100.0 + 10.0 * n for n in range(9)]

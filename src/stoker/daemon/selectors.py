@@ -1,4 +1,4 @@
-"""Job selectors: `5`, `3-7`, `7_2`, `last`, `%label`, a name."""
+"""Selectors of jobs (`5`, `3-7`, `7_2`, `last`, `%label`, a name) and of devices (`box/gpu:0`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable
 
+from stoker.core.cluster.cluster import Cluster
+from stoker.core.cluster.node import ALL_DEVICES, Device, Node
 from stoker.core.model.job import Job
+from stoker.core.model.resources import GPU
 from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 
@@ -40,6 +43,25 @@ def selected_sweep(word: str, state: State) -> int | None:
         return int(word) if int(word) in state.sweeps else None
     named = [sweep.id for sweep in state.sweeps.values() if sweep.name == word]
     return named[-1] if named else None
+
+
+def find_devices(cluster: Cluster, word: str) -> list[tuple[Node, Device]]:
+    """Return the devices that a user means by `0`, `gpu:0`, `box/gpu:0`, a UUID or `all`."""
+    node_name, slash, device_word = word.rpartition("/")
+    type, colon, name = device_word.partition(":")
+    if not colon:
+        type, name = GPU, device_word
+    return [
+        (node, device)
+        for node in cluster.nodes.values()
+        for device in node.devices()
+        if (not slash or node.name == node_name)
+        and not device.removed
+        and (
+            device_word == ALL_DEVICES
+            or (device.type == type and (name == ALL_DEVICES or device.answers_to(name)))
+        )
+    ]
 
 
 def _parts(word: str) -> list[str]:

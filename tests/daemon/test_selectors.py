@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from core.scenario import Scenario
 from stoker.core.model.units import BadValue
-from stoker.core.options.selectors import NotFound, select
+from stoker.daemon.selectors import NotFound, select
 
 
 @pytest.fixture(scope="module")
