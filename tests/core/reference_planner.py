@@ -714,7 +714,7 @@ def assert_same_decisions(scenario: Scenario) -> None:
     for event in pre_command_events(state, now, boot):
         scenario.tell(event)
     refresh_ranks(state, now)
-    if state.distinguishes_models():  # a global assignment decides, which is left out here
+    if state.distinguishes_models:  # a global assignment decides, which is left out here
         scenario.plan()
         return
     reference, decided = reference_cycle(state, now, boot), list[Decision]()

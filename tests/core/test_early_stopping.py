@@ -38,7 +38,7 @@ class Trials:
         rung = len(job.score.rungs)
         known = worst_value(self.sweep) if value is None else value
         job.score = Score(value=value, rungs=(*job.score.rungs, known))
-        self.board.update(trial_of(job), self.sweep)
+        self.board.update(trial_of(job))
         return not should_stop(self.sweep, self.board, job, rung)
 
     def reach_first_rung(self, values: list[float | None]) -> list[bool]:

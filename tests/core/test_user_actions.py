@@ -121,7 +121,7 @@ def test_an_edited_job_asks_for_something_else():
     edit(story, jobs[1], request=gpus(1), name="other")
     assert (story.job(jobs[1]).name, story.job(jobs[1]).priority) == ("other", 3)
     assert story.plan() == [jobs[1]]
-    assert story.state.spec_users[old] == 1
+    assert old in story.state.specs
 
 
 def test_the_demand_of_an_edited_job_is_that_of_its_new_request():
@@ -132,13 +132,15 @@ def test_the_demand_of_an_edited_job_is_that_of_its_new_request():
     assert demands[0] == demands[1]
 
 
-def test_an_unused_spec_is_removed():
+def test_unused_specs_leave_memory_with_the_next_unloaded_jobs():
     story = Scenario()
-    job = story.submit()
-    old = story.job(job).spec
+    job, other = story.submit(), story.submit(user="ben")
+    old, unloaded = story.job(job).spec, story.job(other).spec
     edit(story, job, limit=60)
-    assert old not in story.state.specs
-    assert list(story.state.spec_users.values()) == [1]
+    story.fact(e.JobCancelled, other)
+    assert story.state.specs.keys() == {old, unloaded, story.job(job).spec}
+    story.tell(e.JobsUnloaded(at=story.now, jobs=(other,)))
+    assert story.state.specs.keys() == {story.job(job).spec}
 
 
 def test_an_edited_dependency_replaces_the_old_one():

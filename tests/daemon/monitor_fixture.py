@@ -47,7 +47,6 @@ class MonitorFixture:
             request=ResourceRequest(),
             training=Training(epochs=epochs) if epochs is not None else None,
         )
-        self.state.spec_users["s"] = 1
         self.job = Job(7, "s", "t", "u", 1.0, state=JobState.RUNNING, started_at=STARTED)
         self.job.placement = Placement("here", ())
         self.state.jobs[7] = self.state.running[7] = self.job

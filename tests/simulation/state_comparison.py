@@ -10,7 +10,6 @@ from msgspec import to_builtins
 from simulation.training_invariants import TrainingInvariants
 from stoker.core.events import Event
 from stoker.core.handlers import apply
-from stoker.core.model.lifecycle import JobState
 from stoker.core.state.state import State
 from stoker.store.port import Store
 
@@ -20,12 +19,11 @@ def state_as_dict(state: State) -> dict[str, Any]:
     return {
         "jobs": {job.id: to_builtins(job) for job in state.jobs.values()},
         "specs": {job.spec: to_builtins(state.spec(job)) for job in state.jobs.values()},
-        "users": {hash: users for hash, users in state.spec_users.items() if users},
         "rest": to_builtins(state.record),
         "ready": {id: to_builtins(found.key) for id, found in state.pending.class_of.items()},
         "sweeps": {id: to_builtins(sweep) for id, sweep in state.sweeps.items()},
         "boards": {
-            id: (board.rungs, {each.job: to_builtins(each) for each in board.trials.values()})
+            id: {each.job: to_builtins(each) for each in board.trials.values()}
             for id, board in state.boards.items()
         },
         "running": sorted(state.running),
@@ -34,7 +32,7 @@ def state_as_dict(state: State) -> dict[str, Any]:
         "stoppable": sorted(state.preemptible),
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.quotas.queue_running, state.quotas.queue_gpus, state.quotas.array_running),
-        "deadlines": sorted(id for id in state.jobs if _has_deadline(state, id)),
+        "deadlines": sorted(id for id in state.jobs if state.deadlines.time_of(id) < inf),
         "nodes": [
             (node.name, node.unavailable_reason)
             for node in state.cluster.nodes.values()
@@ -54,13 +52,6 @@ def state_as_dict(state: State) -> dict[str, Any]:
             for device in node.devices()
         },
     }
-
-
-def _has_deadline(state: State, id: int) -> bool:
-    job = state.jobs[id]
-    if job.finished or job.state is JobState.COMPLETING or state.deadline(job) is None:
-        return False
-    return state.deadlines.time_of(id) < inf
 
 
 def replayed(store: Store) -> State:

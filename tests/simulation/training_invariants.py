@@ -90,7 +90,7 @@ class TrainingInvariants:
             self._say(f"job {job.id} was stopped early, and was never compared")
             return
         last = score.rungs[-1]
-        best = state.boards[sweep.id].rungs[len(score.rungs) - 1][0]
+        best = state.boards[sweep.id].values_at(sweep, len(score.rungs) - 1)[0]
         if ascending_value(sweep, last) <= best and last != worst_value(sweep):
             self._say(f"job {job.id} was stopped early, and was the best of all")
 

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
 from stoker.core import events as e
 from stoker.core.events.instructions import Instructions
 from stoker.core.handlers import accounting, attempts, jobs, nodes, sweeps, training, user_actions
-from stoker.core.model.job import Job
 from stoker.core.state.state import State
 from stoker.core.state.timers import arm_timers
 
 
 def apply(state: State, event: e.Event) -> Instructions:
     """Apply an event to the state; return the instructions for executors and daemon."""
-    instructions = _handle(state, event) or []
-    changed: Iterable[Job] = state.running.values() if type(event) in _CHANGE_ALL_TIMERS else ()
-    if isinstance(event, e.JobEvent) and event.job in state.running:
-        changed = (state.running[event.job],)
-    for job in changed:
-        arm_timers(state, job)
-    return instructions
-
-
-def _handle(state: State, event: e.Event) -> Instructions | None:
-    """Call the handler of an event, and note that its job or the cluster record changes by it."""
     handler = HANDLERS[type(event)]
     if not isinstance(event, e.JobEvent):
         state.changes.record()
-        return handler(state, event)
+        instructions = handler(state, event)
+        for job in state.running.values() if type(event) in _CHANGE_ALL_TIMERS else ():
+            arm_timers(state, job)
+        return instructions or []
     if isinstance(event, e.AttemptEvent) and event.job not in state.jobs:
-        return None  # a late report about a job that was unloaded
+        return []  # a late report about a job that was unloaded
     job = state.jobs[event.job]
     if isinstance(event, e.CurrentAttemptEvent) and (
         job.attempt != event.attempt or not job.holding
     ):
-        return None  # it is about an attempt that has ended
+        return []  # it is about an attempt that has ended
     state.changes.job(job.id)
-    return handler(state, job, event)
+    instructions = handler(state, job, event)
+    state.deadlines.set(job.id, state.deadline(job))
+    if job.id in state.running:
+        arm_timers(state, job)
+    return instructions or []
 
 
 def _handlers(*modules: ModuleType) -> dict[Any, Callable[..., Instructions | None]]:

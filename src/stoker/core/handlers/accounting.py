@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.handlers.outcome import AttemptOutcome
+from stoker.core.measurement.estimator import allocated_gpus
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import FAILED_STATES
-from stoker.core.model.resources import GPU
 from stoker.core.model.units import THOUSAND
 from stoker.core.model.usage import NO_USAGE, GpuUsage
 from stoker.core.state.state import State
@@ -20,23 +20,17 @@ def on_usage_measured(state: State, job: Job, event: e.UsageMeasured) -> None:
     job.measured = replace(
         job.measured, measured=event.measured, busy=event.busy, energy=event.energy
     )
-    state.changes.job(job.id)
 
 
 def gpu_share(state: State, placement: Placement) -> float:
     """Return how many GPUs a placement holds; of a GPU shared by memory, its part of the memory."""
     total = 0.0
-    for part in placement.parts:
-        node = state.cluster.nodes.get(part.node)
-        for take in part.allocations:
-            if take.type != GPU:
-                continue
-            if not take.is_shared:
-                total += take.amount / THOUSAND
-                continue
-            device = node.by_name.get((GPU, take.device)) if node is not None else None
-            memory = device.facts.memory if device is not None else None
+    for take, device in allocated_gpus(state.cluster, placement):
+        memory = device.facts.memory if device is not None else None
+        if take.is_shared:
             total += min(take.memory / memory, 1.0) if memory else 1.0
+        else:
+            total += take.amount / THOUSAND
     return total
 
 

@@ -18,7 +18,6 @@ from stoker.core.state import eligibility, reranking
 from stoker.core.state import sweep_boards as boards
 from stoker.core.state.node_updates import update_delegated_capacity
 from stoker.core.state.state import State
-from stoker.core.state.timers import set_deadline
 
 
 def on_attempt_planned(state: State, job: Job, event: e.AttemptPlanned) -> do.Instructions:
@@ -207,7 +206,6 @@ def on_start_cancelled(state: State, job: Job, event: e.StartCancelled) -> do.In
     job.ends = ()
     if event.delay:
         job.begin_at, job.note = event.at + event.delay, event.why
-    set_deadline(state, job)
     eligibility.update_eligibility(state, job, event.at)
     return []
 
@@ -257,7 +255,6 @@ def conclude(
         job.retries += not (outcome.requeued or outcome.preempted)
         job.begin_at = at + outcome.delay if outcome.delay else None
         job.ending = None
-        set_deadline(state, job)  # it may have passed while the attempt was being ended
         eligibility.update_eligibility(state, job, at)
         return []
     return finish(state, job, outcome.state, at)
@@ -268,7 +265,6 @@ def finish(state: State, job: Job, to: JobState, at: float) -> do.Instructions:
     transition(state, job, to)
     sweep = boards.sweep_of(state, job)
     if sweep is not None:
-        boards.update_best(state, job)
         boards.update_sweep_finished(state, sweep, at)
     eligibility.update_dependents(state, job.id, at)
     instructions: do.Instructions = [do.RunJobEndHook(job.id)]
@@ -299,4 +295,4 @@ def transition(state: State, job: Job, to: JobState) -> None:
         state.index_finished(job)
         state.uncount_demand(job)
     if before:
-        boards.update_counts(state, job, before)
+        boards.update_trial(state, job, before)

@@ -13,13 +13,11 @@ from stoker.core.state.eligibility import update_eligibility
 from stoker.core.state.reranking import requeue_all
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import record_trial, update_sweep_finished
-from stoker.core.state.timers import set_deadline
 
 
 def on_spec_recorded(state: State, event: e.SpecRecorded) -> None:
     """Store the spec that the jobs of a submission share."""
     state.specs.setdefault(event.hash, event.spec)
-    state.spec_users.setdefault(event.hash, 0)
 
 
 def on_ids_reserved(state: State, event: e.IdsReserved) -> None:
@@ -51,7 +49,6 @@ def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> None:
         elif event.indexes is not None:
             job.array, job.index = event.first, event.indexes[offset]
         state.load(job)
-        set_deadline(state, job)
         update_eligibility(state, job, event.at)
     if sweep is not None:
         update_sweep_finished(state, sweep, event.at)
@@ -96,6 +93,7 @@ def on_jobs_unloaded(state: State, event: e.JobsUnloaded) -> None:
         job = state.jobs.get(id)
         if job is not None:
             state.unload(job)
+    state.drop_unused_specs()
 
 
 def on_job_loaded(state: State, event: e.JobLoaded) -> None:
@@ -103,6 +101,5 @@ def on_job_loaded(state: State, event: e.JobLoaded) -> None:
     if event.job.id not in state.jobs:
         job = replace(event.job)  # a copy: events do not change, jobs do
         state.specs.setdefault(job.spec, event.spec)
-        state.spec_users.setdefault(job.spec, 0)
         state.load(job)
         state.index_finished(job)

@@ -112,12 +112,11 @@ def _store_profile(state: State, name: str, profile: JobProfile, at: float) -> N
     before = profiles.pop(name, EMPTY_PROFILE)
     profiles[name] = profile
     state.changes.record()
-    if state.has_model_profiles or profile.interference or profile.has_several_models:
-        state.has_model_profiles = None
     changed = []
     if len(profiles) > MAX_PROFILES:
         changed.append(next(iter(profiles)))
         del profiles[changed[0]]
+    state.update_model_profiles()
     if before.peak != profile.peak or not profile.ranks_alike(before):
         changed.append(name)
     for id in [id for key in changed for id in state.jobs_by_profile.get(key, ())]:

@@ -13,10 +13,9 @@ from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import Job, PartEnd
 from stoker.core.model.resources import GPU
 from stoker.core.state import reranking
-from stoker.core.state.node_updates import apply_node_marks, leave, rejoin, rejoin_first_node
+from stoker.core.state.node_updates import apply_node_marks, held_on, rejoin, rejoin_first_node
 from stoker.core.state.record import NOT_REACHED_YET, Unreachable
 from stoker.core.state.state import State
-from stoker.core.state.timers import arm_timers
 
 _T = TypeVar("_T")
 
@@ -76,10 +75,6 @@ def on_node_joined(state: State, event: e.NodeJoined) -> None:
     before, models = state.record.nodes.get(facts.name), list(state.cluster.gpu_models)
     state.record.nodes[facts.name] = facts
     rejoin(state, facts)
-    if before is not None and before.ends_at != facts.ends_at:
-        for job in state.running.values():
-            if job.placement is not None and job.placement.on(facts.name) is not None:
-                arm_timers(state, job)
     if facts.pilot != (before.pilot if before is not None else None):
         reranking.requeue_all(state, None, event.at)
     if state.record.missing_devices or before is None or _gpus(before) != _gpus(facts):
@@ -116,7 +111,7 @@ def on_queue_changed(state: State, event: e.QueueDefined | e.QueueDeleted) -> No
     else:
         state.record.queues.pop(event.name, None)
     state.policies.invalidate()
-    state.forget_queue_devices()
+    state.update_queue_devices()
     state.pending.request_planning()
     if any(queue is not None and queue.resources for queue in (before, after)):
         rejoin_first_node(state)
@@ -159,7 +154,7 @@ def on_node_removed(state: State, event: e.NodeRemoved) -> None:
         record.abandoned_attempts,
     ):  # fmt: skip
         table.pop(name, None)
-    leave(state, name)
+    state.cluster.remove_node(name, held_on(state.running.values(), name))
     if is_first:
         rejoin_first_node(state)
     reranking.requeue_for_nodes(state, event.at, models)

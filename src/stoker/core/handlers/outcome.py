@@ -59,18 +59,15 @@ def after_exit(job: Job, spec: Spec, end: PartEnd, runtime: float) -> AttemptOut
 
 def was_preempted(job: Job, spec: Spec, end: PartEnd) -> bool:
     """Whether an attempt ended by a stop request; exit code 0 then does not mean completion."""
-    if job.progress.stop is None:
+    early_signal = spec.early_signal
+    if job.progress.stop is None or end.stopped:
+        return end.stopped and job.progress.stop is not None
+    if job.progress.accepts_stop or early_signal is None:
         return False
-    if end.stopped:
-        return True
-    if job.progress.accepts_stop:
-        return False
-    if spec.early_signal is None:
-        return False
-    signal = spec.early_signal.signal
     if end.code == 0:
         # It may have saved its work and exited. If no handler caught the signal, it is done.
         return not end.uncaught
+    signal = early_signal.signal
     return end.signal == signal or end.code in (REQUEUE_EXIT_CODE, 128 + signal)
 
 

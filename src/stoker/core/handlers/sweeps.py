@@ -69,8 +69,7 @@ def on_trial_measured(state: State, job: Job, event: e.TrialMeasured) -> None:
         score = replace(score, value=event.value, step=event.step, rungs=(*score.rungs, value))
         state.memory.trials_at_rung[job.id] = event.rung
     job.score = score
-    boards.record_trial(state, job)
-    boards.update_best(state, job)  # the value may arrive after its end
+    boards.update_trial(state, job)  # the value may arrive after its end
 
 
 def on_trial_stopped(state: State, job: Job, event: e.TrialStopped) -> do.Instructions:
@@ -96,6 +95,6 @@ def on_trials_loaded(state: State, event: e.TrialsLoaded) -> None:
         board = state.boards[sweep.id] = TrialBoard()
         for trial in event.trials:
             job = state.jobs.get(trial.job)  # the job in memory is newer than the stored trial
-            board.update(trial_of(job) if job is not None else trial, sweep)
+            board.update(trial_of(job) if job is not None else trial)
         sweep.resident = True
         state.changes.sweep(sweep.id)

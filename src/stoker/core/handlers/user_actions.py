@@ -11,7 +11,6 @@ from stoker.core.state import eligibility
 from stoker.core.state import sweep_boards as boards
 from stoker.core.state.reranking import rerank_victim
 from stoker.core.state.state import State
-from stoker.core.state.timers import set_deadline
 
 
 def on_job_cancelled(state: State, job: Job, event: e.JobCancelled) -> do.Instructions:
@@ -77,54 +76,30 @@ def on_job_retried(state: State, job: Job, event: e.JobRetried) -> None:
     if again_from_the_start:
         job.progress = NO_PROGRESS
     job.score = None
-    boards.record_trial(state, job)
-    boards.update_best(state, job)
-    deadline = state.deadline(job)
-    job.late = job.late or (deadline is not None and deadline <= event.at)
-    set_deadline(state, job)
+    boards.update_trial(state, job)
+    job.late = job.late or state.deadline(job) <= event.at
     eligibility.update_eligibility(state, job, event.at)
     eligibility.update_dependents(state, job.id, event.at)
 
 
 def on_job_edited(state: State, job: Job, event: e.JobEdited) -> None:
     """Change what a pending job requests, or the time limit and priority of a running one."""
-    if job.holding:
-        _edit_running(state, job, event)
-    else:
-        _edit_pending(state, job, event)
-
-
-def _edit_pending(state: State, job: Job, event: e.JobEdited) -> None:
     eligibility.dequeue(state, job)
-    has_new_spec = event.spec != job.spec
-    if has_new_spec:
-        eligibility.unlink_dependency(state, job)
-        job.delay_over = False
-    _rename(state, job, event.spec, event.name)
-    if has_new_spec:
-        set_deadline(state, job)
-    job.priority, job.begin_at = event.priority, event.begin_at
-    eligibility.update_eligibility(state, job, event.at)
-
-
-def _edit_running(state: State, job: Job, event: e.JobEdited) -> None:
-    if event.spec != job.spec:
-        _rename(state, job, event.spec, job.name)
-        job.warned = False  # the warning belongs to the limit that was replaced
-    job.priority = event.priority
-    rerank_victim(state, job, event.at)
-    # Reservations depend on the end, preemption on the priority.
-    state.pending.request_planning()
-
-
-def _rename(state: State, job: Job, hash: str, name: str) -> None:
-    """Give a job another spec or name."""
-    spec = state.specs[hash]
+    eligibility.unlink_dependency(state, job)
     state.uncount_demand(job)
-    state.drop_spec(job)
-    state.specs.setdefault(hash, spec)
-    job.spec, job.name = hash, name
-    state.use_spec(job)
+    state.deindex_profile(job)
+    is_same_spec = event.spec == job.spec
+    job.spec, job.priority = event.spec, event.priority
+    if job.holding:
+        job.warned = job.warned and is_same_spec  # the warning belongs to a limit
+        rerank_victim(state, job, event.at)
+        # Reservations depend on the end, preemption on the priority.
+        state.pending.request_planning()
+    else:
+        job.name, job.begin_at = event.name, event.begin_at
+        job.delay_over = job.delay_over and is_same_spec
+        eligibility.update_eligibility(state, job, event.at)
+    state.index_profile(job)
     state.count_demand(job)
 
 

@@ -61,7 +61,7 @@ MOVE_HYSTERESIS = 0.8
 
 def applicable_policy(state: State) -> Policy | None:
     """Return the policy of an assignment, or None if each job is placed by itself."""
-    if not state.distinguishes_models():
+    if not state.distinguishes_models:
         return None
     if max(len(state.running), len(state.cluster.nodes)) > MAX_ASSIGNED:
         return None

@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.model.hardware import Placement
+from stoker.core.cluster.node import Device
+from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.core.model.job import Job
 from stoker.core.model.profile import EMPTY_PROFILE, EpochTime, JobProfile, JobProfiles
 from stoker.core.model.resources import GPU
@@ -146,18 +147,24 @@ def _scaling(near: EpochTime, times: list[EpochTime]) -> float:
     return min(max(log(other.epoch / near.epoch) / log(near.gpus / other.gpus), 0.0), 1.0)
 
 
-def hardware(cluster: Cluster, placement: Placement) -> tuple[int, str]:
-    """Return the number of GPUs of a placement on all nodes, and their model."""
-    count, model = 0, NO_GPU
+def allocated_gpus(
+    cluster: Cluster, placement: Placement
+) -> Iterator[tuple[DeviceAllocation, Device | None]]:
+    """Yield the GPUs of a placement on all nodes, and their devices as far as nodes have them."""
     for part in placement.parts:
         node = cluster.nodes.get(part.node)
-        count += part.gpu_count
         for take in part.allocations:
-            key = (take.type, take.device)
-            device = node.by_name.get(key) if node is not None and take.type == GPU else None
-            if device is not None and device.facts.model:
-                model = device.facts.model
-    return count, model
+            if take.type == GPU:
+                yield take, node.by_name.get((GPU, take.device)) if node is not None else None
+
+
+def hardware(cluster: Cluster, placement: Placement) -> tuple[int, str]:
+    """Return the number of GPUs of a placement on all nodes, and their model."""
+    model = NO_GPU
+    for _, device in allocated_gpus(cluster, placement):
+        if device is not None and device.facts.model:
+            model = device.facts.model
+    return sum(part.gpu_count for part in placement.parts), model
 
 
 def likely_hardware(cluster: Cluster, job: Job, spec: Spec) -> tuple[int, str]:

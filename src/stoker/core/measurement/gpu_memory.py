@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Device
-from stoker.core.measurement.estimator import MEMORY_MARGIN, with_margin
+from stoker.core.measurement.estimator import MEMORY_MARGIN, allocated_gpus, with_margin
 from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation, Placement
 from stoker.core.model.job import Job, Progress
 from stoker.core.model.profile import JobProfile
@@ -80,11 +80,8 @@ def reserved_memory(placement: Placement) -> int:
 
 def gpus_of(cluster: Cluster, placement: Placement | None) -> list[Device]:
     """Return the GPUs of a placement on all nodes, except those of pools."""
-    return [
-        cluster.nodes[part.node].by_name[GPU, name]
-        for part in (placement.parts if placement is not None else ())
-        for name in part.names(GPU)
-    ]
+    gpus = allocated_gpus(cluster, placement) if placement is not None else ()
+    return [device for take, device in gpus if device is not None and not take.is_pooled]
 
 
 class OomRecovery(Struct, frozen=True):

@@ -17,10 +17,6 @@ POOL_PREFIX = "*"
 """Prefix of pool names: a job is allocated an amount of a pool, not a device."""
 
 
-DEFAULT_MAX_IN_FLIGHT = 16
-"""Attempts in the queue of a delegated node that do not run yet, unless configured otherwise."""
-
-
 class PlacementMode(Enum):
     """What decides on which host and devices of a node an attempt runs."""
 
@@ -59,7 +55,7 @@ class NodeFacts(Struct, frozen=True, omit_defaults=True):
     name: str
     types: dict[str, tuple[DeviceFacts, ...]]
     placement: PlacementMode = PlacementMode.MANAGED
-    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    max_in_flight: int = 16
     """On a delegated node, attempts that may be queued there before they run."""
     on_demand: int = 0
     """The number of nodes like this that are added when jobs need them; 0: it is a node itself."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
-
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -138,39 +136,25 @@ class Trial(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
 
 
 class TrialBoard:
-    """All trials of a sweep, and their values at each rung.
-
-    Derived from: the jobs of the sweep.
-    Invariant: `rungs[i]` has one value per trial that has reached rung i, ascending.
-    Invalidated by: `update` with another score.
-    Cost: O(n) per value, by insertion into a list.
-    """
+    """All trials of a sweep; derived from its jobs."""
 
     def __init__(self) -> None:
         self.trials: dict[int, Trial] = {}
         self.keys: dict[str, int] = {}
         """Job by parameters."""
-        self.rungs: list[list[float]] = []
-        """Per rung the values of all trials that have reached it, the best first: negated if the
-        metric is maximised."""
 
-    def update(self, trial: Trial, sweep: Sweep) -> None:
+    def update(self, trial: Trial) -> None:
         """Add a trial, or replace it after a change."""
-        before = self.trials.get(trial.job)
         self.trials[trial.job] = trial
         self.keys[trial.params] = trial.job
-        old = before.score.rungs if before is not None and before.score is not None else ()
-        new = trial.score.rungs if trial.score is not None else ()
-        if old is new or old == new:
-            return
-        for rung, value in enumerate(old):
-            self.rungs[rung].remove(ascending_value(sweep, value))
-        while len(self.rungs) < len(new):
-            self.rungs.append([])
-        for rung, value in enumerate(new):
-            insort(self.rungs[rung], ascending_value(sweep, value))
-        while self.rungs and not self.rungs[-1]:
-            self.rungs.pop()
+
+    def values_at(self, sweep: Sweep, rung: int) -> list[float]:
+        """Return the values of all trials that have reached a rung, the best first.
+
+        Negated if the metric is maximised.
+        """
+        scores = (trial.score.rungs for trial in self.trials.values() if trial.score is not None)
+        return sorted(ascending_value(sweep, rungs[rung]) for rungs in scores if rung < len(rungs))
 
 
 WORST_VALUE = 1.7e308

@@ -62,7 +62,7 @@ def should_stop(sweep: Sweep, board: TrialBoard, job: Job, rung: int) -> bool:
     rule, score = sweep.rule, job.score
     if rule is None or score is None or rung < first_rung(rule, job.index or 0):
         return False
-    values = board.rungs[rung]
+    values = board.values_at(sweep, rung)
     if len(values) < rule.trials:
         return False
     if score.rungs[rung] == worst_value(sweep):

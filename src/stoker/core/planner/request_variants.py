@@ -15,7 +15,7 @@ from stoker.core.state.state import State
 
 def request_variants(state: State, job: Job, request: ResourceRequest) -> list[ResourceRequest]:
     """Return the requests that are enough for a job, the best first; for most jobs only one."""
-    if not state.distinguishes_models():
+    if not state.distinguishes_models:
         return elastic.candidate_sizes(state, job, request)
     request = without_bad_sharers(state, job, request)
     sizes = elastic.candidate_sizes(state, job, request)

@@ -32,10 +32,6 @@ class CurrentUsage(Struct):
     gpus: float = 0.0
     since: float = 0.0
 
-    def service_at(self, at: float) -> float:
-        """Return the GPU-seconds used so far."""
-        return max(self.gpus * at - self.since, 0.0)
-
 
 class FairShareUsage:
     """Usage of users in queues with fair share.
@@ -69,15 +65,12 @@ class FairShareUsage:
 
     def usage_of(self, user: str, at: float) -> float:
         """Return the decayed and current GPU-seconds of a user."""
-        decayed, current = self.decayed.get(user), self.current.get(user)
-        return (decayed.decayed_to(at) if decayed else 0.0) + (
-            current.service_at(at) if current else 0.0
-        )
+        decayed = self.decayed.get(user, DecayedUsage())
+        current = self.current.get(user, CurrentUsage())
+        return decayed.decayed_to(at) + max(current.gpus * at - current.since, 0.0)
 
     def user_penalties(self, users: list[str], at: float) -> dict[str, float]:
         """Return each user's penalty: doublings of its usage above the average of these users."""
-        if len(users) < 2:
-            return dict.fromkeys(users, 0.0)
         least = HALF_LIFE_SECONDS / 4  # so that small differences do not count
         usage_by_user = {user: self.usage_of(user, at) + least for user in users}
         average = sum(usage_by_user.values()) / len(usage_by_user)

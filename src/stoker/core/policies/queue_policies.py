@@ -26,20 +26,15 @@ class QueuePolicies:
         """`reporting` holds the queues in which some job reported epochs."""
         self._policies, self._queues, self._reporting = policies, queues, reporting
         self._by_queue: dict[str, Policy] = {}
-        self._min_hysteresis: float | None = None
+        self.invalidate()
 
     def for_queue(self, queue: str) -> Policy:
         """Return the policy of a queue."""
-        policy = self._by_queue.get(queue)
-        if policy is None:
-            policy = self._by_queue[queue] = self._resolve(queue)
-        return policy
-
-    def _resolve(self, queue: str) -> Policy:
-        name, parameters = self._policies.get(queue) or self._policies.get("*", ("", {}))
-        if name == AUTO and queue not in self._reporting:
-            return DEFAULT_POLICY
-        return _named(name, parameters)
+        if queue not in self._by_queue:
+            name, parameters = self._policies.get(queue) or self._policies.get("*", ("", {}))
+            is_unmeasured = name == AUTO and queue not in self._reporting
+            self._by_queue[queue] = DEFAULT_POLICY if is_unmeasured else _named(name, parameters)
+        return self._by_queue[queue]
 
     def backfill_mode(self, queue: str) -> BackfillMode:
         """Return which jobs of a queue may start ahead of a blocked one."""
@@ -62,19 +57,13 @@ class QueuePolicies:
             modes.add(BackfillMode.STRICT)
         return any(self.backfill_mode(queue) in modes for queue in queues)
 
-    @property
-    def min_hysteresis(self) -> float:
-        """The smallest rank difference of preemptor and victim in any queue, in doublings."""
-        if self._min_hysteresis is None:
-            policies = (_named(*chosen) for chosen in self._policies.values())
-            steps = [log2(policy.hysteresis) for policy in policies if policy.preempts]
-            self._min_hysteresis = min(steps, default=inf)
-        return self._min_hysteresis
-
     def invalidate(self) -> None:
         """Resolve everything again, since a policy or a queue changed."""
         self._by_queue.clear()
-        self._min_hysteresis = None
+        policies = (_named(*chosen) for chosen in self._policies.values())
+        steps = (log2(policy.hysteresis) for policy in policies if policy.preempts)
+        self.min_hysteresis = min(steps, default=inf)
+        """The smallest rank difference of preemptor and victim in any queue, in doublings."""
 
 
 def _named(name: str, parameters: dict[str, float]) -> Policy:

@@ -32,18 +32,16 @@ def update_eligibility(state: State, job: Job, now: float) -> None:
     """Update the eligibility of a pending job and of the jobs that depend on it."""
     todo = [job.id]
     while todo:
-        # A job that depends on one that can never start can never start either.
-        was_never_eligible = todo[-1] in state.never_eligible
-        if enqueue_if_eligible(state, state.jobs[todo[-1]], now):
-            state.pending.request_planning()
         id = todo.pop()
+        was_never_eligible = id in state.never_eligible
+        if _enqueue_if_eligible(state, state.jobs[id], now):
+            state.pending.request_planning()
+        # A job that depends on one that can never start can never start either.
         if was_never_eligible != (id in state.never_eligible):
-            todo += [
-                dependent for dependent in state.dependents.get(id, ()) if dependent in state.jobs
-            ]
+            todo += state.dependents.get(id, ())
 
 
-def enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
+def _enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
     """Add a job to the pending queue, move or remove it; return whether a job may start by that.
 
     Not if it is behind the head of its class: it fits only if the head does. In strict order, it
@@ -176,29 +174,33 @@ def unlink_dependency(state: State, job: Job) -> None:
 
 def update_dependents(state: State, other: int, at: float) -> None:
     """Update the eligibility of all jobs that depend on a job or a sweep."""
-    by_spec: dict[str, tuple[bool, bool]] = {}  # thousands of jobs may share a spec
+    by_spec: dict[str, DependencyStatus | None] = {}  # thousands of jobs may share a spec
     for id in sorted(state.dependents.get(other, ())):
         dependent = state.jobs[id]
         if dependent.spec not in by_spec:
-            by_spec[dependent.spec] = _stays_open(state, dependent, other, at)
-        stays, is_never = by_spec[dependent.spec]
+            by_spec[dependent.spec] = _common_status(state, dependent, other, at)
         before = id in state.pending
-        if before or not stays or is_never != (id in state.never_eligible):
+        if before or by_spec[dependent.spec] is not _unmet_status(state, dependent):
             update_eligibility(state, dependent, at)
             if id in state.pending and not before:
                 dependent.ready_at = at
                 state.changes.job(id)
 
 
-def _stays_open(state: State, dependent: Job, other: int, at: float) -> tuple[bool, bool]:
-    """Return whether the dependency of a spec stays open, and whether it can never be met."""
+def _unmet_status(state: State, dependent: Job) -> DependencyStatus:
+    """Return the status of an unmet dependency, as last determined."""
+    is_never_eligible = dependent.id in state.never_eligible
+    return DependencyStatus.NEVER if is_never_eligible else DependencyStatus.OPEN
+
+
+def _common_status(state: State, dependent: Job, other: int, at: float) -> DependencyStatus | None:
+    """Return the status for all dependents with the same spec; None if it may differ."""
     dependency = state.specs[dependent.spec].dependency
-    if dependency is not None and _waits_for_others(state, dependency, other):
-        return True, dependent.id in state.never_eligible
-    status, _, delay_end = dependency_status_of(state, dependent, at)
-    alike = dependency is not None and not (dependency.is_by_member or dependency.has_delay)
-    stays = alike and status is not DependencyStatus.MET and delay_end is None
-    return stays, status is DependencyStatus.NEVER
+    if dependency is None or dependency.is_by_member or dependency.has_delay:
+        return None
+    if _waits_for_others(state, dependency, other):
+        return _unmet_status(state, dependent)
+    return dependency_status_of(state, dependent, at)[0]
 
 
 def _waits_for_others(state: State, dependency: Dependency, other: int) -> bool:

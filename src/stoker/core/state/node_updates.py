@@ -15,22 +15,11 @@ from stoker.core.state.state import State
 
 def join(state: State, facts: NodeFacts, held: list[Placement]) -> None:
     """Add a node; the first one also has the devices that queues define."""
-    more = {}
-    if _is_first(state, facts):
-        more = queue_defined_devices(state.record.queues.values(), facts, state.record.nodes)
-    types = {**facts.types, **more}
-    models = list(state.cluster.gpu_models)
-    state.cluster.add_node(replace(facts, types=types) if more else facts, held)
-    if list(state.cluster.gpu_models) != models:
-        state.recount_demands()
-
-
-def leave(state: State, name: str) -> None:
-    """Remove a node, once no running attempt holds devices of it."""
-    models = list(state.cluster.gpu_models)
-    state.cluster.remove_node(name, held_on(state.running.values(), name))
-    if list(state.cluster.gpu_models) != models:
-        state.recount_demands()
+    record = state.record
+    if next(iter(record.nodes), facts.name) == facts.name:
+        more = queue_defined_devices(record.queues.values(), facts, record.nodes)
+        facts = replace(facts, types={**facts.types, **more})
+    state.cluster.add_node(facts, held)
 
 
 def rejoin(state: State, facts: NodeFacts) -> None:
@@ -43,6 +32,7 @@ def rejoin_first_node(state: State) -> None:
     """Update the devices that queues define on the first node."""
     for facts in list(state.record.nodes.values())[:1]:
         rejoin(state, facts)
+    state.recount_demands()
 
 
 def move_queue_devices(state: State) -> list[str]:
@@ -56,7 +46,7 @@ def move_queue_devices(state: State) -> list[str]:
         if any(type == GPU for type, _, _ in queue.resources)
     ]
     if queues:
-        state.forget_queue_devices()
+        state.update_queue_devices()
         rejoin_first_node(state)
     return queues
 
@@ -108,10 +98,6 @@ def _unavailable_reason(state: State, name: str) -> str | None:
         what = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
         return f"{what} in its queue"
     return None
-
-
-def _is_first(state: State, facts: NodeFacts) -> bool:
-    return next(iter(state.record.nodes), facts.name) == facts.name
 
 
 def held_on(jobs: Iterable[Job], node: str) -> list[Placement]:

@@ -79,8 +79,10 @@ def requeue_for_nodes(state: State, at: float, models: list[str]) -> None:
     are requeued if they have changed.
     """
     queues: list[str | None] = list(move_queue_devices(state))
-    is_general = state.record.missing_devices or models != list(state.cluster.gpu_models)
-    for queue in [None] if is_general else queues:
+    has_other_models = models != list(state.cluster.gpu_models)
+    if has_other_models:
+        state.recount_demands()
+    for queue in [None] if has_other_models or state.record.missing_devices else queues:
         requeue_all(state, queue, at)
 
 

@@ -13,7 +13,7 @@ from stoker.core.state.record import ClusterRecord
 from stoker.core.state.reranking import charge_start, update_preemptible
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import record_trial
-from stoker.core.state.timers import arm_timers, set_deadline
+from stoker.core.state.timers import arm_timers
 
 KEEP_FINISHED = 256
 """Finished jobs kept in memory; older ones are read from the store. Of failures that the user has
@@ -42,7 +42,6 @@ def restore(
         record_trial(state, job)
     for job in resident:
         state.load(job)
-        set_deadline(state, job)
         if job.holding and job.placement is not None:
             state.restore_running(job)
             charge_start(state, job)

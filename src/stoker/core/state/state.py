@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from math import inf
 
 from msgspec.structs import replace
 
@@ -33,7 +34,7 @@ from stoker.core.running.victims import VictimIndex, can_preempt
 from stoker.core.state.changes import ChangeSet
 from stoker.core.state.planner_memory import PlannerMemory
 from stoker.core.state.quotas import Quotas
-from stoker.core.state.record import ClusterRecord, QueueDevices, queue_devices
+from stoker.core.state.record import ClusterRecord, queue_devices
 from stoker.core.structures.sorted_list import SortedMap
 from stoker.core.structures.timer_heap import TimerHeap
 
@@ -54,7 +55,6 @@ class State:
         self.backfill_mode = self.policies.backfill_mode
         self.jobs: dict[int, Job] = {}
         self.specs: dict[str, Spec] = {}
-        self.spec_users: dict[str, int] = {}
         self._demands: dict[int, ResourceDemand] = {}
         """Demands of unfinished jobs in the demand histogram, by job."""
         self.jobs_by_profile: dict[str, dict[int, None]] = {}
@@ -103,10 +103,8 @@ class State:
         """Trials of sweeps that are open or ended lately."""
         self.memory = PlannerMemory()
         self.changes = ChangeSet()
-        self.has_model_profiles: bool | None = None
-        """Whether a job profile has several GPU models or interference; None: not computed."""
-        self._devices_of: dict[str, QueueDevices] = {}
-        """Devices by queue: one object each, so that requests compare fast."""
+        self.update_model_profiles()
+        self.update_queue_devices()
 
     # -- queries ------------------------------------------------------------------------
 
@@ -137,15 +135,6 @@ class State:
             return ClassKey(None, job.priority, spec.queue, array, None, user)
         request, needed = self.effective_request(job, spec), spec.time_needed
         return ClassKey(request, job.priority, spec.queue, array, spec.limit, user, needed)
-
-    def distinguishes_models(self) -> bool:
-        """Whether measured speed depends on GPU model or co-located jobs for some profile."""
-        if self.has_model_profiles is None:
-            profiles = self.record.profiles.values()
-            self.has_model_profiles = any(
-                profile.interference or profile.has_several_models for profile in profiles
-            )
-        return self.has_model_profiles
 
     def preempts(self, job: Job) -> bool:
         """Whether a job's queue preempts among jobs of equal priority."""
@@ -180,11 +169,12 @@ class State:
         until = at + self.specs[job.spec].time_needed
         return exclude_ending_nodes(self.cluster, request, until, keep)
 
-    def deadline(self, job: Job) -> float | None:
-        """Return the time by which a job must have ended, or started if it is pending."""
+    def deadline(self, job: Job) -> float:
+        """Return the time by which a job must have ended, or started if it is pending; or inf."""
         spec = self.specs[job.spec]
-        if job.late or spec.deadline_at is None:
-            return None
+        is_ending = job.finished or job.state is JobState.COMPLETING
+        if is_ending or job.late or spec.deadline_at is None:
+            return inf
         waits = job.state in (JobState.PENDING, JobState.QUEUED)
         return spec.deadline_at - (spec.limit or 0) if waits else spec.deadline_at
 
@@ -221,7 +211,7 @@ class State:
         queue = self.record.queues.get(spec.queue)
         allowed = queue.devices if queue else ()
         if queue is not None and queue.resources:
-            request = replace(request, queue_devices=self._among(queue))
+            request = replace(request, queue_devices=self.queue_devices[queue.name])
             allowed = request.allowed_devices(GPU) or (NO_OWN_DEVICES,)
         if job.same_devices and job.last_devices and request.node_count == 1:
             allowed = job.last_devices
@@ -231,22 +221,12 @@ class State:
             return replace(request, gpus=replace(request.gpus, allowed=allowed))
         return request
 
-    def _among(self, queue: QueueDefined) -> QueueDevices:
-        """Return the devices of a queue."""
-        if queue.name not in self._devices_of:
-            self._devices_of[queue.name] = queue_devices(queue, self.record.nodes)
-        return self._devices_of[queue.name]
-
-    def forget_queue_devices(self) -> None:
-        """Compute the devices of queues again, since a queue or nodes changed."""
-        self._devices_of.clear()
-
     def own_devices(self, queue: QueueDefined) -> list[tuple[str, str, int]]:
         """Return the devices of a queue on the present nodes: type, name and capacity."""
         sizes = {(type, name): capacity for type, name, capacity in queue.resources}
         return [
             (type, name, sizes.get((type, name), THOUSAND))
-            for type, names in self._among(queue)
+            for type, names in self.queue_devices[queue.name]
             for name in names
         ]
 
@@ -279,6 +259,20 @@ class State:
 
     # -- changes (called by event handlers only) ---------------------------------------------
 
+    def update_model_profiles(self) -> None:
+        """Note changed job profiles."""
+        profiles = self.record.profiles.values()
+        self.distinguishes_models = any(
+            profile.interference or profile.has_several_models for profile in profiles
+        )
+        """Whether measured speed depends on GPU model or co-located jobs for some profile."""
+
+    def update_queue_devices(self) -> None:
+        """Find the devices of queues again, since a queue or nodes changed."""
+        queues, nodes = self.record.queues.values(), self.record.nodes
+        self.queue_devices = {queue.name: queue_devices(queue, nodes) for queue in queues}
+        """Devices by queue: one object each, so that requests compare fast."""
+
     def _count(self, job: Job, placement: Placement, step: int) -> None:
         """Count a start (+1) or an end (-1) of an attempt in the quotas."""
         self.pending.invalidate_head()
@@ -289,7 +283,8 @@ class State:
         self.jobs[job.id] = job
         if not job.finished:
             self.count_demand(job)
-        self.use_spec(job)
+        self.index_profile(job)
+        self.deadlines.set(job.id, self.deadline(job))
         self.changes.job(job.id)
 
     def count_demand(self, job: Job) -> None:
@@ -310,22 +305,22 @@ class State:
             self.uncount_demand(self.jobs[id])
             self.count_demand(self.jobs[id])
 
-    def use_spec(self, job: Job) -> None:
-        """Count a job as a user of its spec, and index it by its profile."""
-        self.spec_users[job.spec] = self.spec_users.get(job.spec, 0) + 1
+    def index_profile(self, job: Job) -> None:
+        """Index a job by its profile."""
         profile = profile_key(job, self.specs[job.spec])
         self.jobs_by_profile.setdefault(profile, {})[job.id] = None
 
-    def drop_spec(self, job: Job) -> None:
-        """Undo `use_spec`; remove a spec that no job uses."""
-        hash = job.spec
-        profile = profile_key(job, self.specs[hash])
+    def deindex_profile(self, job: Job) -> None:
+        """Undo `index_profile`, before its name or spec changes."""
+        profile = profile_key(job, self.specs[job.spec])
         del self.jobs_by_profile[profile][job.id]
         if not self.jobs_by_profile[profile]:
             del self.jobs_by_profile[profile]
-        self.spec_users[hash] -= 1
-        if not self.spec_users[hash]:
-            del self.spec_users[hash], self.specs[hash]
+
+    def drop_unused_specs(self) -> None:
+        """Remove the specs that no job in memory has."""
+        for hash in self.specs.keys() - {job.spec for job in self.jobs.values()}:
+            del self.specs[hash]
 
     def index_finished(self, job: Job) -> None:
         """Index a finished job, also as a failure if the user has not dismissed it."""
@@ -342,7 +337,7 @@ class State:
         self.never_eligible.discard(job.id)
         self.deadlines.cancel(job.id)
         self.begin_timers.cancel(job.id)
-        self.drop_spec(job)
+        self.deindex_profile(job)
         self.changes.unload(job.id)
 
     def allocate(self, job: Job, placement: Placement) -> None:

@@ -16,33 +16,23 @@ def sweep_of(state: State, job: Job) -> Sweep | None:
     return state.sweeps.get(job.array or 0) if job.params is not None else None
 
 
-def update_counts(state: State, job: Job, before: str) -> None:
-    """Update the counts of a sweep after a trial changed its status."""
-    sweep = sweep_of(state, job)
-    if sweep is None:
-        return
-    now = trial_status(job.state, job.score)
-    if now != before:
-        sweep.count(before, -1)
-        sweep.count(now, +1)
-        state.changes.sweep(sweep.id)
-    record_trial(state, job)
-
-
 def record_trial(state: State, job: Job) -> None:
     """Enter a trial in the board of its sweep."""
     sweep = sweep_of(state, job)
     if sweep is not None and sweep.id in state.boards:
-        state.boards[sweep.id].update(trial_of(job), sweep)
-        state.changes.sweep(sweep.id)
+        state.boards[sweep.id].update(trial_of(job))
 
 
-def update_best(state: State, job: Job) -> None:
-    """Update the best trial of a sweep after a trial changed."""
+def update_trial(state: State, job: Job, before: str | None = None) -> None:
+    """Update the sweep of a trial that changed. `before`: the status that it had."""
     sweep = sweep_of(state, job)
     if sweep is None:
         return
     state.changes.sweep(sweep.id)
+    if before is not None:
+        sweep.count(before, -1)
+        sweep.count(trial_status(job.state, job.score), +1)
+    record_trial(state, job)
     if sweep.best_job != job.id:
         sweep.update_best(trial_of(job))
         return

@@ -30,13 +30,13 @@ def due_events(state: State, at: float, boot: float) -> list[e.Event]:
         for id in state.begin_timers.due(at)
         if state.jobs[id].state is JobState.PENDING and id not in state.pending
     ]
-    for id in state.deadlines.due(at):
-        set_deadline(state, state.jobs[id])  # if it started, the deadline is that of its end
-        if state.deadlines.time_of(id) <= at:
-            state.deadlines.cancel(id)
-            events.append(e.DeadlinePassed(at=at, job=id))
-    for job in _due_jobs(state, boot):
+    events += [e.DeadlinePassed(at=at, job=id) for id in state.deadlines.due(at)]
+    for job in [state.running[id] for id in state.limit_timers.due(boot)]:
+        # A reservation moves to a later release, so more jobs may end before it.
+        if latest_end_of(state, job) <= boot and state.uses_release_times():
+            state.pending.request_planning()
         events += [event for moment, event in _job_timers(state, job, at, boot) if boot >= moment]
+        arm_timers(state, job, boot)
     events += _node_end_events(state, at, boot)
     return events
 
@@ -96,24 +96,6 @@ def _estimated_end(state: State, job: Job, spec: Spec, now: float) -> float:
     return end
 
 
-def set_deadline(state: State, job: Job) -> None:
-    """Set the timer of a job's deadline."""
-    deadline = None if job.finished else state.deadline(job)
-    state.deadlines.set(job.id, inf if deadline is None else deadline)
-
-
-def _due_jobs(state: State, boot: float) -> list[Job]:
-    """Return the running jobs that have a timer due, and set their next timers."""
-    due = [state.running[id] for id in state.limit_timers.due(boot)]
-    for job in due:
-        # A reservation moves to a later release, so more jobs may end before it.
-        is_late = latest_end_of(state, job) <= boot
-        if is_late and state.uses_release_times():
-            state.pending.request_planning()
-        arm_timers(state, job, boot)
-    return due
-
-
 def _first_time(state: State, boot: float) -> float:
     """Return the time of the next timer of a running job; infinite if there is none."""
     while (first := state.limit_timers.next_time()) is not None:
@@ -147,7 +129,8 @@ def next_timers(state: State, boot: float) -> tuple[float, float]:
     if len(state.pending):
         timers.append(state.rank_timers)
     first = [timer[0] for each in timers if (timer := each.next_time()) is not None]
-    wall_time = min([state.memory.next_rebalance, _next_node_end(state), *first])
+    node_end = min((end for end, _, _ in _jobs_to_stop(state)), default=inf)
+    wall_time = min([state.memory.next_rebalance, node_end - END_GRACE_SECONDS, *first])
     return wall_time, _first_time(state, boot)
 
 
@@ -237,11 +220,6 @@ def _node_end_events(
             yield e.PreemptionRequested(at=at, job=job.id, attempt=job.attempt, why=why, boot=boot)
         else:
             yield e.TimeLimitNear(at=at, job=job.id, attempt=job.attempt)
-
-
-def _next_node_end(state: State) -> float:
-    """Return when the next job is to be asked to stop (wall clock); infinite if there is none."""
-    return min((end for end, _, _ in _jobs_to_stop(state)), default=inf) - END_GRACE_SECONDS
 
 
 def _jobs_to_stop(state: State) -> Iterator[tuple[float, str, Job]]:
