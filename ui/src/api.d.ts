@@ -30,6 +30,21 @@ export interface AheadView {
   why: string;
 }
 
+export interface AlarmList {
+  alarms: AlarmView[];
+}
+
+export interface AlarmView {
+  kind: string;
+  job: number | null;
+  label: string | null;
+  node: string | null;
+  gpu: string | null;
+  since: string;
+  text: string;
+  action: string;
+}
+
 export interface AllocationView {
   id: string;
   reason: string | null;
@@ -387,6 +402,8 @@ export interface JobView {
   foreseen: EstimateView;
   members: MembersView;
   hook: HookView | null;
+  alarms: AlarmView[];
+  advice: string;
 }
 
 export interface Kill {
@@ -995,6 +1012,7 @@ export interface WhyView {
   expected_end: string | null;
   foreseen: EstimateView;
   nodes: NodeFit[];
+  alarms: AlarmView[];
 }
 
 export interface GpuThresholds {

@@ -20,6 +20,7 @@ GROUPS = {
         "history": "list finished jobs",
         "gpus": "list GPUs: utilisation, memory, jobs, other processes",
         "nodes": "list, add and remove nodes",
+        "alarms": "list idle GPUs, hung jobs, NaN losses and faulty GPUs",
         "usage": "sum up GPU time, energy and waiting time by user, queue, day, ...",
         "top": "watch GPUs, queue and jobs live in the terminal",
         "ui": "open the web page; share it, list and end its sessions",
@@ -78,7 +79,8 @@ VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()
 PACKAGES = {
     "submit": ("submit", "run", "sweep"),
     "inspect": (
-        "queue", "show", "why", "eta", "logs", "metrics", "wait", "history", "usage", "top", "ui",
+        "queue", "show", "why", "eta", "logs", "metrics", "wait", "history", "alarms",
+        "usage", "top", "ui",
     ),
     "control": (
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",

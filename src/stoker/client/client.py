@@ -177,6 +177,10 @@ class Client:
         """Return the use of GPUs over time: `minutes=...`, `step=...`."""
         return self._get("/gpus/history", **query)
 
+    def alarms(self) -> JsonObject:
+        """List what is probably wrong with running jobs and GPUs."""
+        return self._get("/alarms")
+
     def usage_summary(self, **query: object) -> JsonObject:
         """Return GPU time by user, queue or another key: `by=...`, `since=...`."""
         return self._get("/usage", **query)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VERBS_WITHOUT_JOBS = frozenset({
     "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
-    "completion", "simulate", "what-if", "top", "usage", "ui",
+    "completion", "simulate", "what-if", "top", "usage", "ui", "alarms",
 })  # fmt: skip
 SUBCOMMANDS = {
     "daemon": ("start", "stop", "restart", "status", "log", "run", "install"),

@@ -160,6 +160,21 @@ def add_gpus(text: Exposition, state: State, figures: DaemonFigures) -> None:
     )  # fmt: skip
 
 
+def add_alarms(text: Exposition, state: State) -> None:
+    """Add the number of active alarms; of those of GPUs, by GPU."""
+    active = Counter[tuple[str, str, str]]()
+    for alarm in state.record.alarms.values():
+        node = state.cluster.nodes.get(alarm.node or "")
+        device = node.by_name.get((GPU, alarm.gpu or "")) if node is not None else None
+        uuid = device.facts.uuid if device is not None else None
+        active[alarm.kind, alarm.node or "", uuid or ""] += 1
+    text.gauge(
+        "stoker_alarm_active", "Active alarms.",
+        [({"kind": kind, "node": node, "gpu_uuid": uuid}, count)
+         for (kind, node, uuid), count in sorted(active.items())],
+    )  # fmt: skip
+
+
 def _gpus(state: State, figures: DaemonFigures) -> Iterator[tuple[Node, Device, Mapping[str, Any]]]:
     for node in state.cluster.nodes.values():
         if not (node.on_demand or node.delegated):

@@ -31,6 +31,7 @@ from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
 from stoker.daemon.routes.page_files import page_file
 from stoker.engine import CommandResult, Instant
+from stoker.schema import alarm as al
 from stoker.schema import daemon as d
 from stoker.schema import estimate as e
 from stoker.schema import gpu as g
@@ -147,6 +148,7 @@ ROUTES = (
     ApiRoute("GET", "/gpus", cluster.list_gpus, g.GpuList),
     ApiRoute("GET", "/gpus/history", cluster.gpu_history, g.GpuHistoryReply,
              query={"minutes": int, "step": int, "gpu": list}),
+    ApiRoute("GET", "/alarms", cluster.list_alarms, al.AlarmList),
     ApiRoute("POST", "/thresholds", cluster.set_thresholds, g.Thresholds, r.Thresholds),
     ApiRoute("GET", "/nodes", cluster.list_nodes, n.NodeList),
     ApiRoute("POST", "/nodes", command(nodes.add), n.NodeAdded, r.AddNode),
