@@ -161,6 +161,11 @@ export interface DaemonStatus {
   faults: string[];
 }
 
+export interface DeliveryReply {
+  target: string;
+  error: string | null;
+}
+
 export interface Dismiss {
   select: string[];
 }
@@ -864,6 +869,20 @@ export interface SweepView {
   foreseen: EstimateView | null;
 }
 
+export interface TargetList {
+  targets: TargetView[];
+}
+
+export interface TargetView {
+  name: string;
+  kind: string;
+  on: string[];
+  sent: number;
+  pending: number;
+  failed: number;
+  error: string | null;
+}
+
 export interface TrainingView {
   uuid: string;
   epochs_done: number;
@@ -913,6 +932,10 @@ export interface TrialView {
   cause: string | null;
   node: string | null;
   devices: Record<string, string[]>;
+}
+
+export interface TryTarget {
+  target: string;
 }
 
 export interface Undrain {

@@ -45,6 +45,7 @@ GROUPS = {
         "drain": "start no more jobs on a GPU or node",
         "undrain": "use a drained GPU or node again",
         "daemon": "start, stop, restart or inspect the daemon",
+        "notify": "list targets of notifications; send a test message",
         "db": "back up the database",
         "compat": "commands of other tools, run by stoker: grass, auto, simple_gpu_...",
         "completion": "print the completion script for bash, zsh or fish",
@@ -86,7 +87,7 @@ PACKAGES = {
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
     ),
     "cluster": ("gpus", "nodes", "drain", "undrain", "policy", "simulate", "what-if"),
-    "admin": ("daemon", "db", "completion", "__complete"),
+    "admin": ("daemon", "notify", "db", "completion", "__complete"),
 }  # fmt: skip
 MODULES = {
     verb: f"stoker.cli.{package}.{verb.lstrip('_').replace('-', '_')}"

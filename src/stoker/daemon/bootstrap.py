@@ -33,7 +33,7 @@ from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
-from stoker.daemon.notifications.notifier import Notifier
+from stoker.daemon.notifications.notifier import Notifier, can_send_mail
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.recovery import recover_state
 from stoker.daemon.runtime.clock import system_clock
@@ -246,6 +246,7 @@ def assemble_daemon(
     context = RequestContext(
         store, logs, node, _user(), store_name=store_name, alerts=list(alerts),
         container_engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
+        notify_targets=lambda: settings.notify, sends_mail=lambda: can_send_mail(settings.notify),
         live=live, uploads=registry.uploads, jobs_being_read=training.metrics.jobs_being_read,
         forecast=lambda *job: forecasts.value.forecast(*job) if forecasts.value else None,
         predicted_jobs=lambda: forecasts.value.jobs if forecasts.value else (),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from msgspec import Struct
 
+COMMAND_SECONDS = 60.0
+"""How long the command of a target may run."""
 MAX_LISTED = 10
 """Messages that a combined one lists; others are counted."""
 
@@ -61,3 +64,19 @@ class Delivery(Struct, kw_only=True):
             command="stoker queue",
             facts={"messages": [message.facts for message in listed], "count": total},
         )
+
+
+class SendJob(Struct, kw_only=True):
+    """What the process of a delivery is given."""
+
+    target: dict[str, str]
+    """Kind and options of the target; secrets as they are in the configuration."""
+    message: Message
+    idempotency_key: str = ""
+
+
+def sendmail() -> str | None:
+    """Return the program that takes mail on this machine."""
+    import shutil
+
+    return shutil.which("sendmail", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib")

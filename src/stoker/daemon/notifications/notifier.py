@@ -27,10 +27,15 @@ from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.notifications import compose
-from stoker.daemon.notifications.message import Delivery, Message
+from stoker.daemon.notifications.message import (
+    COMMAND_SECONDS,
+    Delivery,
+    Message,
+    SendJob,
+    sendmail,
+)
 from stoker.daemon.notifications.outbox import Entry, Outbox, TargetStatus
 from stoker.daemon.notifications.schedule import due_time
-from stoker.daemon.notifications.send import COMMAND_SECONDS, SendJob
 from stoker.daemon.settings import NotifyTarget
 
 logger = logging.getLogger(__name__)
@@ -51,6 +56,11 @@ EVENTS_PER_STEP = 5000
 """Events without a message after which their number is noted all the same."""
 MAX_LOGS = 10
 """Messages of one commit that have the end of the output."""
+
+
+def can_send_mail(targets: Mapping[str, NotifyTarget]) -> bool:
+    """Return whether there is a mail server, or a program that takes mail."""
+    return any(t.kind == "email" and t.smtp for t in targets.values()) or sendmail() is not None
 
 
 class _Added(Struct):

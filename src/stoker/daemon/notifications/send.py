@@ -17,24 +17,13 @@ from email.message import EmailMessage
 from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
 from msgspec.json import Decoder, encode
 
 from stoker.daemon.notifications.formats import CHATS, as_json, chat_request, plain_text
-from stoker.daemon.notifications.message import Message
+from stoker.daemon.notifications.message import COMMAND_SECONDS, Message, SendJob, sendmail
 
 TIMEOUT_SECONDS = 10.0
-COMMAND_SECONDS = 60.0
 MAX_REPLY_BYTES = 65536
-
-
-class SendJob(Struct, kw_only=True):
-    """What the process is given."""
-
-    target: dict[str, str]
-    """Kind and options of the target; secrets as they are in the configuration."""
-    message: Message
-    idempotency_key: str = ""
 
 
 class NotDelivered(Exception):
@@ -168,7 +157,7 @@ def _send_mail(target: dict[str, str], job: SendJob) -> None:
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(plain_text(message))
     except (ValueError, IndexError, TypeError) as error:
-        raise NotDelivered(f"'{target['to']}' is not an e-mail address: {error}") from None
+        raise NotDelivered(f"'{target['to'][:60]}' is not an e-mail address: {error}") from None
     if not target.get("smtp"):
         program = sendmail()
         if program is None:
@@ -214,13 +203,6 @@ def mail_server(text: str) -> tuple[str, int]:
     if not re.fullmatch(r"[A-Za-z0-9._-]+", host) or not (not port or port.isdecimal()):
         raise NotDelivered(f"smtp '{text}' is not an address such as mail.lab.org:587")
     return host, int(port or 587)
-
-
-def sendmail() -> str | None:
-    """Return the program that takes mail on this machine."""
-    import shutil
-
-    return shutil.which("sendmail", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib")
 
 
 def _default_sender() -> str:

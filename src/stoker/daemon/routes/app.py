@@ -26,7 +26,17 @@ from stoker.daemon.http.codec import (
     reply,
 )
 from stoker.daemon.http.permission import METRICS_PATHS
-from stoker.daemon.routes import admin, cluster, columns, jobs, live, prometheus, sessions, usage
+from stoker.daemon.routes import (
+    admin,
+    cluster,
+    columns,
+    jobs,
+    live,
+    notifications,
+    prometheus,
+    sessions,
+    usage,
+)
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
 from stoker.daemon.routes.page_files import page_file
@@ -38,6 +48,7 @@ from stoker.schema import gpu as g
 from stoker.schema import job as j
 from stoker.schema import live as v
 from stoker.schema import node as n
+from stoker.schema import notification as nt
 from stoker.schema import queue as q
 from stoker.schema import requests as r
 from stoker.schema import session as w
@@ -162,6 +173,10 @@ ROUTES = (
     ApiRoute("DELETE", "/queues/{name}", cluster.delete_queue, q.QueueName),
     ApiRoute("GET", "/policies", cluster.list_policies, q.PolicyList),
     ApiRoute("POST", "/policies", command(policies.choose), q.PolicyChange, r.Policy),
+    # Notifications
+    ApiRoute("GET", "/notifications", notifications.list_targets, nt.TargetList),
+    ApiRoute("POST", "/notifications/test", notifications.send_test, nt.DeliveryReply,
+             r.TryTarget),
     # Browser sessions
     ApiRoute("POST", "/sessions", sessions.create, w.SessionCode, r.CreateSession),
     ApiRoute("POST", "/sessions/open", sessions.open_session, w.OpenedSession, r.OpenSession),
