@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import suppress
+from ctypes import c_void_p, cast
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ class Nvml:
         """The last fault of each GPU, by UUID."""
         self._faults: Any = None
         """The driver's queue of faults; None if it has none."""
+        self._names: dict[int | None, str] = {}
+        """UUIDs by the addresses of handles."""
 
     def read(self) -> Reading:
         """Read all NVIDIA GPUs; errors of the driver are returned in the reading."""
@@ -85,16 +88,22 @@ class Nvml:
             if self._faults is None:
                 self._faults = nvml.nvmlEventSetCreate()
                 for index in range(count):
-                    with suppress(nvml.NVMLError):  # one that cannot report faults, or is lost
-                        nvml.nvmlDeviceRegisterEvents(
-                            nvml.nvmlDeviceGetHandleByIndex(index),
-                            nvml.nvmlEventTypeXidCriticalError, self._faults,
-                        )  # fmt: skip
+                    self._listen_for_faults(index)
             for _ in range(MAX_FAULTS):
                 fault = nvml.nvmlEventSetWait_v2(self._faults, 0)
-                self._xids[str(nvml.nvmlDeviceGetUUID(fault.device))] = int(fault.eventData)
+                uuid = self._names.get(cast(fault.device, c_void_p).value)
+                if uuid is not None:
+                    self._xids[uuid] = int(fault.eventData)
         except nvml.NVMLError:
             return  # no more, or a driver without them
+
+    def _listen_for_faults(self, index: int) -> None:
+        nvml = self._nvml
+        with suppress(nvml.NVMLError):  # a GPU that cannot report faults, or is lost
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            # A GPU that has fallen off the bus does not tell its UUID any more.
+            self._names[cast(handle, c_void_p).value] = str(nvml.nvmlDeviceGetUUID(handle))
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._faults)
 
     def _not_opened(self, error: Any) -> Reading:
         nvml = self._nvml
