@@ -485,3 +485,15 @@ def test_events_of_an_attempt_that_has_ended_raise_nothing() -> None:
     alarm = Alarm(kind="nan", since=1.0, text="", job=job, attempt=1)
     fixture.scenario.tell(e.AlarmRaised(at=1.0, alarm=alarm))
     assert fixture.active == []
+
+
+def test_while_nothing_can_be_written_an_alarm_is_raised_once() -> None:
+    fixture = AlarmFixture()
+    fixture.read(ecc_errors=1)
+    scenario = fixture.scenario
+    events = [fixture.tracker.events(scenario.state, scenario.now, scenario.boot) for _ in range(3)]
+    assert [len(found) for found in events] == [1, 0, 0]
+    fixture.read(ecc_errors=0)
+    assert fixture.tracker.events(scenario.state, scenario.now, scenario.boot) == []
+    fixture.read(ecc_errors=1)
+    assert len(fixture.tracker.events(scenario.state, scenario.now, scenario.boot)) == 1

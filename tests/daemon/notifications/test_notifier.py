@@ -109,6 +109,13 @@ def test_an_array_is_one_message_at_its_end(tmp_path: Path) -> None:
     assert fixture.flush() == [("ana@lab.org", "array 1 grid: 3 done, 1 failed")]
 
 
+def test_an_array_starts_once(tmp_path: Path) -> None:
+    fixture = NotifierFixture(tmp_path)
+    first = fixture.submit(array="0-3", mail_type="BEGIN", name="grid")
+    fixture.run(first, first + 1)
+    assert fixture.flush() == [("ada", "array 1 grid started")]
+
+
 def test_tasks_of_an_array_are_told_one_by_one_on_request(tmp_path: Path) -> None:
     fixture = NotifierFixture(tmp_path)
     first = fixture.submit(array="0-1", mail_type="END,ARRAY_TASKS")

@@ -52,6 +52,8 @@ class AlarmTracker:
         self._gpus: dict[GpuId, GpuTrack] = {}
         self._held: dict[tuple[AttemptId, GpuId], GpuTrack] = {}
         self._jobs: dict[AttemptId, JobTrack] = {}
+        self._unwritten: set[str] = set()
+        """Alarms that were raised and are not in the state, since the journal cannot be written."""
 
     def observe_gpu(
         self, state: State, gpu: GpuId, holder: Job | None, sample: GpuSample, wall: float
@@ -116,9 +118,12 @@ class AlarmTracker:
         cleared = [
             key for key in active if key not in wanted and self._is_known(state, active[key], boot)
         ]
+        self._unwritten &= wanted.keys() - active.keys()
+        raised = [key for key in wanted if key not in active and key not in self._unwritten]
+        self._unwritten.update(raised)
         return [
             *(AlarmCleared(at=wall, alarm=active[key]) for key in cleared),
-            *(AlarmRaised(at=wall, alarm=wanted[key]) for key in wanted if key not in active),
+            *(AlarmRaised(at=wall, alarm=wanted[key]) for key in raised),
         ]
 
     def _is_known(self, state: State, alarm: Alarm, boot: float) -> bool:

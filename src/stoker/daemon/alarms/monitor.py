@@ -44,7 +44,8 @@ class AlarmMonitor:
         """Wakes the loop, so that `collect` is called."""
         self._scanners: dict[AttemptId, LogScanner] = {}
         self._to_check: list[int] = []
-        self._next_check = 0.0
+        # Until then the reports are read that an earlier daemon has read before.
+        self._next_check = clock().boot + CHECK_SECONDS
         self._has_reading = False
 
     def on_reading(self, state: State, node: str, uses: Mapping[str, GpuUse]) -> None:
@@ -53,6 +54,7 @@ class AlarmMonitor:
         holders = {
             gpu[1]: job
             for job in state.running.values()
+            if job.placement is not None and job.placement.on(node) is not None
             for gpu in whole_gpus(job)
             if gpu[0] == node
         }

@@ -24,6 +24,11 @@ WORDS = {"gpu_idle": "idle", "gpu_unused": "unused", "nan": "NaN", "ecc": "ECC",
 """Kinds of alarms in words, where these are not the kind itself."""
 
 
+def events_of(spec: Spec) -> set[str]:
+    """Return everything that targets of a job are notified of."""
+    return {event for _, events in spec.notify for event in events}
+
+
 def job_end(job: Job, spec: Spec, logs: str) -> Message:
     """Return the message about the end of a job."""
     is_failure = job.state in FAILED_STATES
@@ -51,10 +56,12 @@ def job_end(job: Job, spec: Spec, logs: str) -> Message:
 def job_started(job: Job, spec: Spec) -> Message:
     """Return the message about the start of an attempt."""
     where = ", ".join(node_names(job))
+    is_member = job.array is not None and "tasks" not in events_of(spec)
     return Message(
-        key=f"start/{job.id}/{job.attempt}",
+        # Of an array, the first start only.
+        key=f"start/array/{job.array}" if is_member else f"start/{job.id}/{job.attempt}",
         event="start",
-        title=f"{_name(job)} started",
+        title=f"array {job.array} {job.name} started" if is_member else f"{_name(job)} started",
         lines=[f"on {where}"] if where else [],
         command=f"stoker logs -f {job.label}",
         facts=_facts(job, spec),

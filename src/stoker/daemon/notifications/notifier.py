@@ -35,7 +35,7 @@ from stoker.daemon.notifications.message import (
     sendmail,
 )
 from stoker.daemon.notifications.outbox import Entry, Outbox, TargetStatus
-from stoker.daemon.notifications.schedule import due_time
+from stoker.daemon.notifications.schedule import GROUPED, due_time
 from stoker.daemon.settings import NotifyTarget
 
 logger = logging.getLogger(__name__)
@@ -109,11 +109,12 @@ class Notifier:
         self._open()
         assert self._outbox is not None
         before = self._outbox.seq
-        events: list[e.Event] = []
+        entries: list[Entry] = []
         if before is not None and before < self._seq():
-            events = [event for _, event in self._context.store.events(before, 10**9)]
+            later = self._context.store.events(before, self._seq() - before)
+            entries = self._entries(event for _, event in later)
         self._start_thread()
-        self._put(self._entries(events), force=True)
+        self._put(entries, force=True)
 
     def on_events(self, events: Sequence[e.Event]) -> None:
         """Add the messages about events that are in the journal."""
@@ -182,7 +183,7 @@ class Notifier:
             return entries
         event = "fail" if job.state in FAILED_STATES else "end"
         sweep = state.sweeps.get(job.array or 0)
-        if "tasks" in _all_events(spec) or job.array is None:
+        if "tasks" in compose.events_of(spec) or job.array is None:
             message = compose.job_end(job, spec, self._context.logs)
             entries += self._for_job(job, spec, event, message)
         elif sweep is not None:
@@ -242,7 +243,7 @@ class Notifier:
         topic = message.key
         if digest:
             topic = "digest"
-        elif message.event in {"fail", "alarm"}:
+        elif message.event in GROUPED:
             topic = message.event
         return Entry(name, message, topic, due_time(time.time(), message.event, digest, quiet))
 
@@ -353,10 +354,6 @@ def _digest(text: str) -> str:
     from hashlib import blake2b
 
     return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _all_events(spec: Spec) -> set[str]:
-    return {event for _, events in spec.notify for event in events}
 
 
 def _with_few_logs(entries: list[Entry]) -> list[Entry]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 
 GROUP_SECONDS = 60.0
-"""Failures and alarms within this time are one message."""
+"""Messages of the same kind within this time are one."""
+GROUPED = frozenset({"fail", "alarm", "requeue"})
 
 
 def due_time(now: float, event: str, digest: str = "", quiet: str = "") -> float:
     """Return when a message is due; `digest` is HH:MM, `quiet` HH:MM-HH:MM, local time."""
     if digest:
         return next_time(now, digest)
-    due = now + GROUP_SECONDS if event in {"fail", "alarm"} else now
+    due = now + GROUP_SECONDS if event in GROUPED else now
     begin, _, end = quiet.partition("-")
     if quiet and _is_between(due, _minutes(begin), _minutes(end)):
         return next_time(due, end)

@@ -261,15 +261,14 @@ class TrainingMonitor:
         if current is None:
             return None
         report, local = current.report, current.local_metrics
-        live = self.live(job)
+        steps = self.live(job).get("step")
         total = report.total
         return JobSample(
             at=0.0,
-            progress=(report.epoch, report.finished, live.get("step"), local.offset)
-            if live else None,
+            progress=(report.offset, steps, local.offset) if report.hello or local.offset else None,
             is_done=total is not None and report.finished >= total,
             nan_metrics=report.nan_metrics + local.nan_metrics,
-        )  # fmt: skip
+        )
 
     # -- ended attempts -----------------------------------------------------------------
 
