@@ -20,7 +20,7 @@ from stoker.engine import Instant
 from stoker.executors.reactor import Reactor, Timer
 from stoker.probes.gpu_reading import GpuUse
 
-CHECK_SECONDS = 15.0
+CHECK_SECONDS = 10.0
 """How often reports and logs of a job are looked at."""
 JOBS_PER_TURN, PAUSE_SECONDS = 50, 0.2
 """Jobs that are looked at in one turn of the daemon: about 5 ms."""
