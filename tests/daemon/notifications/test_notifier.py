@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stoker.core.model.units import BadValue
 from stoker.daemon.notifications import notifier as module
 from stoker.daemon.notifications.message import SendJob
 from stoker.daemon.notifications.notifier import Notifier
+from stoker.daemon.notifications.outbox import Outbox
 from stoker.daemon.settings import NotifyTarget
 from stoker.engine import CommandRejected
 
@@ -199,6 +201,35 @@ def test_a_delivery_that_hangs_delays_neither_the_loop_nor_the_end(
     assert fixture.notifier._thread is not None
     fixture.notifier._thread.join(10)
     assert not fixture.notifier._thread.is_alive()
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DISK_RETRY_SECONDS", 0.01)
+    fixture = NotifierFixture(tmp_path, all=ALL)
+    add, failures = Outbox.add, []
+
+    def fail_first(*args: Any) -> None:
+        if len(failures) < 3:
+            failures.append(1)
+            raise sqlite3.OperationalError("database or disk is full")
+        add(*args)
+
+    monkeypatch.setattr(Outbox, "add", fail_first)
+    fixture.exit(fixture.submit(name="a"), 0)
+    fixture.exit(fixture.submit(name="b"), 0)
+    deadline = time.monotonic() + 20
+    while len(fixture.sent) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorted(title for _, title in fixture.flush()) == ["job 1 a done", "job 2 b done"]
+
+
+def test_ends_without_targets_read_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixture = NotifierFixture(tmp_path, me=NotifyTarget(kind="desktop"))
+    monkeypatch.setattr(module.compose, "job_end", lambda *_: pytest.fail("it was composed"))
+    fixture.exit(fixture.submit(), 1)
+    assert fixture.flush() == []
 
 
 # -- submissions and tests ----------------------------------------------------------------

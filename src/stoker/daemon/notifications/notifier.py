@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import queue
+import sqlite3
 import sys
 import threading
 import time
@@ -47,8 +48,9 @@ ENDS = (
     e.DeadlinePassed,
 )  # fmt: skip
 WORKERS = 2
-PROCESS_SECONDS = COMMAND_SECONDS + 10.0
-"""After this time the process of a delivery is ended."""
+DISK_RETRY_SECONDS = 5.0
+PROCESS_SECONDS = 30.0
+"""After this time the process of a delivery is ended; that of a command later."""
 CLOSE_SECONDS, CLOSE_AHEAD_SECONDS = 3.0, 61.0
 """A daemon that stops sends what only waits for other messages, and waits so long for that."""
 MAX_WAIT_SECONDS = 600.0
@@ -150,7 +152,8 @@ class Notifier:
                 ended[event.job] = None
             elif isinstance(event, e.ProcessStarted) and not event.part:
                 job = state.jobs.get(event.job)
-                if job is not None and job.attempt == event.attempt:
+                is_current = job is not None and job.attempt == event.attempt
+                if job is not None and is_current and self._has_targets(state.spec(job)):
                     message = compose.job_started(job, state.spec(job))
                     entries += self._for_job(job, state.spec(job), "start", message)
             elif isinstance(event, e.AlarmRaised):
@@ -176,6 +179,8 @@ class Notifier:
             return []
         job, spec = found
         entries: list[Entry] = []
+        if not self._has_targets(spec):
+            return entries
         if not job.finished:
             if job.state is JobState.PENDING and job.past:
                 message = compose.job_requeued(job, spec)
@@ -190,7 +195,7 @@ class Notifier:
             if sweep.ended_at is not None:
                 message = compose.sweep_end(sweep, state)
                 entries += self._for_job(job, spec, message.event, message)
-        elif self._has_targets(spec) and not self._has_unfinished(job.array, spec, state):
+        elif not self._has_unfinished(job.array, spec, state):
             message = compose.array_end(job, spec, self._context)
             entries += self._for_job(job, spec, message.event, message)
         if not state.live:
@@ -302,26 +307,32 @@ class Notifier:
     def _serve(self, pool: ThreadPoolExecutor) -> None:
         outbox, in_flight, closing_at = self._outbox, 0, 0.0
         assert outbox is not None
-        while True:
-            now = time.time()
-            ahead = CLOSE_AHEAD_SECONDS if closing_at else 0.0
-            for delivery in outbox.take_due(now, WORKERS - in_flight, ahead):
-                in_flight += 1
-                pool.submit(self._send_and_tell, delivery)
-            if closing_at and (not in_flight or time.monotonic() > closing_at):
-                break
-            wait = MAX_WAIT_SECONDS
-            if in_flight < WORKERS and (due := outbox.next_due()) is not None:
-                wait = min(max(due - now, 0.05), wait)
-            with contextlib.suppress(queue.Empty):
-                item = self._inbox.get(timeout=0.1 if closing_at else wait)
-                if item is None:
-                    closing_at = time.monotonic() + CLOSE_SECONDS
-                elif isinstance(item, _Added):
-                    outbox.add(item.seq, item.entries, time.time())
-                else:
-                    in_flight -= 1
-                    self._note(outbox, item)
+        # What could not be written; nothing later is written before it.
+        failed: _Added | _Sent | None = None
+        while not closing_at or (in_flight and time.monotonic() < closing_at):
+            item, failed = failed, None
+            try:
+                wait = MAX_WAIT_SECONDS
+                if in_flight < WORKERS and (due := outbox.next_due()) is not None:
+                    wait = min(max(due - time.time(), 0.05), wait)
+                with contextlib.suppress(queue.Empty):
+                    item = item or self._inbox.get(timeout=0.1 if closing_at else wait)
+                    if item is None:
+                        closing_at = time.monotonic() + CLOSE_SECONDS
+                    elif isinstance(item, _Added):
+                        outbox.add(item.seq, item.entries, time.time())
+                    else:
+                        self._note(outbox, item)
+                        in_flight -= 1
+                    item = None
+                ahead = CLOSE_AHEAD_SECONDS if closing_at else 0.0
+                for delivery in outbox.take_due(time.time(), WORKERS - in_flight, ahead):
+                    in_flight += 1
+                    pool.submit(self._send_and_tell, delivery)
+            except sqlite3.Error as error:  # the disk is full
+                logger.warning("notifications cannot be written: %s", error)
+                failed = item
+                time.sleep(0.1 if closing_at else DISK_RETRY_SECONDS)
         outbox.close()
 
     def _note(self, outbox: Outbox, sent: _Sent) -> None:
@@ -372,13 +383,14 @@ def run_process(job: SendJob) -> str | None:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
+    seconds = PROCESS_SECONDS + (COMMAND_SECONDS if job.target["kind"] == "command" else 0.0)
     try:
-        output, _ = process.communicate(encode(job), timeout=PROCESS_SECONDS)
+        output, _ = process.communicate(encode(job), timeout=seconds)
         return decode(output, type=dict[str, str | None])["error"]
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return f"the delivery has taken {PROCESS_SECONDS:.0f} s"
+        return f"the delivery has taken {seconds:.0f} s"
     except (MsgspecError, KeyError, TypeError):
         return f"the delivery ended with code {process.wait()}"
