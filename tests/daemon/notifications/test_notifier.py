@@ -1,4 +1,4 @@
-"""Messages from events: to whom, when, and again after a crash."""
+"""Messages from events: targets, times, and again after a crash."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_without_targets_nothing_is_created(tmp_path: Path) -> None:
     assert not (tmp_path / "outbox.db").exists()
 
 
-def test_configured_targets_are_told_of_all_jobs(tmp_path: Path) -> None:
+def test_configured_targets_get_messages_about_all_jobs(tmp_path: Path) -> None:
     fixture = NotifierFixture(tmp_path, lab=CHAT, all=ALL)
     fixture.exit(fixture.submit(name="ok"), 0)
     fixture.exit(fixture.submit(name="bad"), 1)
@@ -118,7 +118,7 @@ def test_an_array_starts_once(tmp_path: Path) -> None:
     assert fixture.flush() == [("ada", "array 1 grid started")]
 
 
-def test_tasks_of_an_array_are_told_one_by_one_on_request(tmp_path: Path) -> None:
+def test_tasks_of_an_array_are_reported_one_by_one_on_request(tmp_path: Path) -> None:
     fixture = NotifierFixture(tmp_path)
     first = fixture.submit(array="0-1", mail_type="END,ARRAY_TASKS")
     fixture.exit(first, 0)
