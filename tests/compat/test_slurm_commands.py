@@ -162,6 +162,29 @@ def test_the_environment(slurm: SlurmEnv) -> None:
     assert first == {"ALL": "1 2", "NONE": "none none", "B": "none 2", "ALL,B=3": "1 3"}
 
 
+def test_mail_at_the_end() -> None:
+    with temporary_base() as base:
+        (base / "bin").mkdir()
+        program, mail = base / "bin" / "sendmail", base / "mail"
+        program.write_text(f"#!/bin/sh\ncat > {mail}.new && mv {mail}.new {mail}\n")
+        program.chmod(0o755)
+        path = f"{base}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        slurm = SlurmEnv(base, PATH=path)
+        done = slurm.run(
+            "sbatch", "--wrap=exit 3", "-J", "train", "--mail-type=FAIL,STAGE_OUT",
+            "--mail-user=ana@lab.org",
+        )  # fmt: skip
+        assert done.stdout == "Submitted batch job 1\n", done
+        assert done.stderr == "sbatch: --mail-type STAGE_OUT is not sent\n"
+        slurm.end(1)
+        # Failures wait a minute for others; a daemon that stops does not.
+        assert slurm.stoker("daemon", "stop").returncode == 0
+        text = mail.read_text()
+        assert "To: ana@lab.org\n" in text
+        assert "Subject: stoker: job 1 train FAILED\n" in text
+        assert "exit 3" in text
+
+
 def test_dependencies(slurm: SlurmEnv) -> None:
     first = slurm.sbatch("-H", "--wrap", "exit 1")
     after = {

@@ -123,6 +123,8 @@ def test_a_value_of_the_wrong_type_is_named_by_its_path(
             "'queues.fast.max_run' is not a known setting; did you mean max_running?",
         ),
         ("[foreign]\nlaod = 1", "'foreign.laod' is not a known setting; did you mean load?"),
+        ("[notify.lab]\nkind = 'slack'", "notify.lab.url: missing; slack needs it."),
+        ("[notify.me]\nkind = 'email'", "notify.me.to: missing; email needs it."),
         ("[nodes.gpu1]", 'nodes.gpu1.address: missing; an address such as "ssh://me@host:22".'),
     ],
 )
@@ -136,3 +138,40 @@ def test_a_file_that_is_not_utf_8_is_one_sentence(home: Path) -> None:
     (home / "config.toml").write_bytes(b"on_end = '\xff'\n")
     with pytest.raises(BadValue, match=r"config\.toml cannot be read: "):
         load()
+
+
+def test_limits_of_alarms_and_targets(home: Path) -> None:
+    settings = read(
+        home,
+        """
+        [alarms]
+        idle = "30m"
+        hung = "off"
+        nan = false
+        [notify.me]
+        kind = "desktop"
+        on = ["fail"]
+        quiet = "22:00-07:00"
+    """,
+    )
+    limits = settings.alarms.limits
+    assert (limits.gpu_idle, limits.hung, limits.nan, limits.hot) == (1800.0, 0.0, 0.0, 300.0)
+    target = settings.notify["me"]
+    assert (target.on, target.quiet, target.with_logs) == (("fail",), "22:00-07:00", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[notify.lab]\nurl = 'x'", "notify.lab.kind: missing; "),
+        ("[notify.x]\nkind = 'desktop'\non = ['never']", 'notify.x.on: expected a list of "start"'),
+        ("[notify.x]\nkind = 'desktop'\ndigest = '25:00'", "notify.x.digest: expected a time"),
+        ("[notify.x]\nkind = 'desktop'\nquiet = '7-8'", "notify.x.quiet: expected hours"),
+        ("[alarms]\nidle = 'soon'", 'alarms.idle: expected a duration such as "10m", or "off"'),
+        ("[alarms]\nnan = 'off'", "alarms.nan: expected true or false"),
+    ],
+)
+def test_wrong_targets_and_limits_are_rejected(home: Path, text: str, sentence: str) -> None:
+    with pytest.raises(BadValue) as error:
+        read(home, text)
+    assert str(error.value).startswith(f"config.toml: {sentence}")

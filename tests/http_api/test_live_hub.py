@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from daemon.control.test_change_collector import ObservedHandlers
+from stoker.core import events as e
+from stoker.core.model.alarm import Alarm
 from stoker.daemon.context import daemon_stopping, reply_only
 from stoker.daemon.routes import live_hub
 from stoker.daemon.routes.live_hub import LiveHub, LiveReader
@@ -63,6 +65,20 @@ def test_readers_get_the_frames_of_their_topics(fixture: HubFixture) -> None:
         event, data = await next_frame(jobs)
         assert (event, data["changed"][0]["id"]) == ("jobs", job)
         assert (await next_frame(counts))[1]["counts"] == {"CONFIGURING": 1}
+
+    run(scenario)
+
+
+def test_alarms_are_sent_when_they_change(fixture: HubFixture) -> None:
+    async def scenario() -> None:
+        frames = (await fixture.reader("alarms")).frames()
+        alarm = Alarm(kind="hot", since=1.0, text="99 °C", node="box", gpu="0")
+        fixture.handlers.apply(e.AlarmRaised(at=1.0, alarm=alarm))
+        event, data = await next_frame(frames)
+        assert (event, [found["kind"] for found in data["alarms"]]) == ("alarms", ["hot"])
+        assert data["alarms"][0]["action"] == "stoker drain box/0"
+        fixture.handlers.apply(e.AlarmCleared(at=2.0, alarm=alarm))
+        assert (await next_frame(frames))[1]["alarms"] == []
 
     run(scenario)
 

@@ -14,6 +14,8 @@ from core.scenario import Scenario, gpus
 from e2e.daemon_fixture import DaemonFixture, until
 from e2e.test_live import Connection
 from fakes.nvml import FakeNvml, Gpu, nvml
+from stoker.core import events as e
+from stoker.core.model.alarm import Alarm
 from stoker.daemon.control.counters import SHORT_BUCKETS, DaemonCounters, Histogram
 from stoker.daemon.handlers import exported_metrics
 from stoker.daemon.views.exposition import Exposition
@@ -157,6 +159,20 @@ def test_names_of_users_are_bounded_and_can_be_left_out() -> None:
         found = samples(text.text().decode())["stoker_user_gpus"]
         assert len(found) == expected
         assert sum(found.values()) == exported_metrics.MAX_USERS + 50
+
+
+def test_alarms_are_counted_by_kind_and_gpu() -> None:
+    scenario = Scenario(gpus=1)
+    scenario.tell(
+        e.AlarmRaised(at=1.0, alarm=Alarm(kind="hot", since=1.0, text="", node="box", gpu="0"))
+    )
+    text = Exposition()
+    exported_metrics.add_alarms(text, scenario.state)
+    found = samples(text.text().decode())["stoker_alarm_active"]
+    active = {dict(labels)["kind"]: count for labels, count in found.items()}
+    assert active == {"gpu_idle": 0, "gpu_unused": 0, "hung": 0, "nan": 0, "hot": 1, "ecc": 0,
+                      "xid": 0}  # fmt: skip
+    assert dict(next(labels for labels, count in found.items() if count))["node"] == "box"
 
 
 def test_a_histogram_counts_values_up_to_each_bound() -> None:

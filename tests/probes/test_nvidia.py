@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 from fakes.nvml import FakeNvml, Gpu, Process, claims
 from probes.probe_loop import ProbeLoop
@@ -44,6 +45,19 @@ def test_a_gpu_is_read_with_all_its_fields(nvml):
     assert (use.memory_used, use.utilization, use.temperature, use.power) == (512, 37, 61, 123.5)
     assert use.processes == (GpuProcess(pid=42, memory=400),)
     assert use.processes_known
+
+
+def test_limits_errors_and_faults_of_a_gpu_are_read(nvml):
+    gpus = [Gpu(uuid="GPU-a", slowdown=92, ecc=2, pci="0000:01:00.0"),
+            Gpu(uuid="GPU-b", pci="0000:02:00.0")]  # fmt: skip
+    nvml.set(gpus)
+    with closing(ProbeLoop(nvml.env())) as loop:
+        first, second = loop.read().use
+        assert (first.slowdown, first.ecc_errors, first.xid) == (92, 2, None)
+        assert (second.slowdown, second.ecc_errors, second.xid) == (None, None, None)
+        nvml.set([gpus[0], Gpu(uuid="GPU-b", pci="0000:02:00.0", xid=79)])
+        assert [use.xid for use in loop.read().use] == [None, 79]
+        assert [use.xid for use in loop.read().use] == [None, 79]  # until the probe ends
 
 
 def test_without_the_library_there_are_no_gpus(nvml, tmp_path):

@@ -30,6 +30,21 @@ export interface AheadView {
   why: string;
 }
 
+export interface AlarmList {
+  alarms: AlarmView[];
+}
+
+export interface AlarmView {
+  kind: string;
+  job: number | null;
+  label: string | null;
+  node: string | null;
+  gpu: string | null;
+  since: string;
+  text: string;
+  action: string;
+}
+
 export interface AllocationView {
   id: string;
   reason: string | null;
@@ -144,6 +159,11 @@ export interface DaemonStatus {
   seq: number;
   warnings: string[];
   faults: string[];
+}
+
+export interface DeliveryReply {
+  target: string;
+  error: string | null;
 }
 
 export interface Dismiss {
@@ -387,6 +407,8 @@ export interface JobView {
   foreseen: EstimateView;
   members: MembersView;
   hook: HookView | null;
+  alarms: AlarmView[];
+  advice: string;
 }
 
 export interface Kill {
@@ -847,6 +869,20 @@ export interface SweepView {
   foreseen: EstimateView | null;
 }
 
+export interface TargetList {
+  targets: TargetView[];
+}
+
+export interface TargetView {
+  name: string;
+  kind: string;
+  on: string[];
+  sent: number;
+  pending: number;
+  failed: number;
+  error: string | null;
+}
+
 export interface TrainingView {
   uuid: string;
   epochs_done: number;
@@ -896,6 +932,10 @@ export interface TrialView {
   cause: string | null;
   node: string | null;
   devices: Record<string, string[]>;
+}
+
+export interface TryTarget {
+  target: string;
 }
 
 export interface Undrain {
@@ -1000,6 +1040,7 @@ export interface WhyView {
   expected_end: string | null;
   foreseen: EstimateView;
   nodes: NodeFit[];
+  alarms: AlarmView[];
 }
 
 export interface GpuThresholds {

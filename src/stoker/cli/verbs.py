@@ -20,6 +20,7 @@ GROUPS = {
         "history": "list finished jobs",
         "gpus": "list GPUs: utilisation, memory, jobs, other processes",
         "nodes": "list, add and remove nodes",
+        "alarms": "list idle GPUs, hung jobs, NaN losses and faulty GPUs",
         "usage": "sum up GPU time, energy and waiting time by user, queue, day, ...",
         "top": "watch GPUs, queue and jobs live in the terminal",
         "ui": "open the web page; share it, list and end its sessions",
@@ -44,6 +45,7 @@ GROUPS = {
         "drain": "start no more jobs on a GPU or node",
         "undrain": "use a drained GPU or node again",
         "daemon": "start, stop, restart or inspect the daemon",
+        "notify": "list targets of notifications; send a test message",
         "db": "back up the database",
         "mcp": "serve jobs, GPUs and logs to an MCP client over stdin and stdout",
         "compat": "commands of other tools, run by stoker: grass, auto, simple_gpu_...",
@@ -79,13 +81,14 @@ VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()
 PACKAGES = {
     "submit": ("submit", "run", "sweep"),
     "inspect": (
-        "queue", "show", "why", "eta", "logs", "metrics", "wait", "history", "usage", "top", "ui",
+        "queue", "show", "why", "eta", "logs", "metrics", "wait", "history", "alarms",
+        "usage", "top", "ui",
     ),
     "control": (
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
     ),
     "cluster": ("gpus", "nodes", "drain", "undrain", "policy", "simulate", "what-if"),
-    "admin": ("daemon", "db", "completion", "__complete"),
+    "admin": ("daemon", "notify", "db", "completion", "__complete"),
 }  # fmt: skip
 MODULES = {
     verb: f"stoker.cli.{package}.{verb.lstrip('_').replace('-', '_')}"

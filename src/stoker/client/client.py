@@ -177,6 +177,18 @@ class Client:
         """Return the use of GPUs over time: `minutes=...`, `step=...`."""
         return self._get("/gpus/history", **query)
 
+    def alarms(self) -> JsonObject:
+        """List what is probably wrong with running jobs and GPUs."""
+        return self._get("/alarms")
+
+    def notification_targets(self) -> JsonObject:
+        """List the targets of notifications, and what became of their messages."""
+        return self._get("/notifications")
+
+    def test_notification(self, target: str) -> JsonObject:
+        """Send a test message to a target."""
+        return self._post("/notifications/test", {"target": target})
+
     def usage_summary(self, **query: object) -> JsonObject:
         """Return GPU time by user, queue or another key: `by=...`, `since=...`."""
         return self._get("/usage", **query)

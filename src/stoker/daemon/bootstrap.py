@@ -17,6 +17,7 @@ from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
 from stoker.daemon import daemon_log
+from stoker.daemon.alarms.monitor import AlarmMonitor
 from stoker.daemon.context import RequestContext
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.dispatcher import InstructionDispatcher
@@ -33,6 +34,7 @@ from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
+from stoker.daemon.notifications.notifier import Notifier, can_send_mail
 from stoker.daemon.paths import DaemonPaths
 from stoker.daemon.recovery import recover_state
 from stoker.daemon.runtime.clock import system_clock
@@ -49,7 +51,7 @@ from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
 from stoker.faults import FaultTracker
-from stoker.probes.gpu_reading import Reading
+from stoker.probes.gpu_reading import GpuUse, Reading
 from stoker.store.port import Store, StoreError, StoreFenced
 from stoker.store.select import moved_warning, open_store, select_store
 
@@ -200,16 +202,26 @@ def assemble_daemon(
     def on_report_data(attempt: AttemptId, rank: int | None, data: bytes, offset: int) -> None:
         training.on_report_data(attempt, rank, data, offset)
 
+    def on_gpu_reading(
+        state: State, node: str, uses: Mapping[str, GpuUse], now: float
+    ) -> list[Event]:
+        alarms.on_reading(state, node, uses)
+        return recorder.record(state, node, uses, now)
+
+    recorder = GpuRecorder(GpuHistory(os.path.join(os.path.dirname(logs), "gpu-history.json")))
     gpus = GpuMonitor(
         node, reading, local.install, settings.foreign.thresholds, local.gpu_locks, reactor,
-        GpuRecorder(GpuHistory(os.path.join(os.path.dirname(logs), "gpu-history.json"))),
+        recorder, on_gpu_reading,
     )  # fmt: skip
     launches = LaunchBuilder(state, local.token, node, logs, scripts)
     registry = ExecutorRegistry(
         local, node, local.install, factories, gpus.thresholds, gpus.memory, logs, state,
-        launches.build, on_report_data, reactor, on_gpu_reading=gpus.recorder.record,
+        launches.build, on_report_data, reactor, on_gpu_reading=on_gpu_reading,
     )  # fmt: skip
     training = TrainingMonitor(os.path.dirname(logs), reactor, registry, state, TrialScorer(state))
+    alarms = AlarmMonitor(
+        settings.alarms.limits, node, logs, reactor, training.sample, gpus.memory.current
+    )
     sync = JournalSync(store, reactor)
     dispatcher = InstructionDispatcher(
         engine, registry, local.cancel_start, settings.grace, training.stops,
@@ -240,12 +252,18 @@ def assemble_daemon(
     context = RequestContext(
         store, logs, node, _user(), store_name=store_name, alerts=list(alerts),
         container_engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
+        notify_targets=lambda: settings.notify, sends_mail=lambda: can_send_mail(settings.notify),
         live=live, uploads=registry.uploads, jobs_being_read=training.metrics.jobs_being_read,
         forecast=lambda *job: forecasts.value.forecast(*job) if forecasts.value else None,
         predicted_jobs=lambda: forecasts.value.jobs if forecasts.value else (),
         forecast_sweep=lambda *sweep: (
             forecasts.value.forecast_sweep(*sweep) if forecasts.value else None
         ),
+    )  # fmt: skip
+
+    notifier = Notifier(
+        settings.notify, f"{os.path.dirname(logs)}/notifications.db", state, lambda: engine.seq,
+        context,
     )  # fmt: skip
 
     def build_scaler() -> PilotScaler:
@@ -266,6 +284,7 @@ def assemble_daemon(
             "publishing to the pilots": on_cluster_events,
             "publishing to training reports": training.on_events,
             "publishing to the GPU monitor": lambda _: gpus.on_state(engine.state),
+            "publishing to the notifier": notifier.on_events,
             "publishing to eta": lambda events: (
                 forecasts.value.on_events(events) if forecasts.value else None
             ),
@@ -274,7 +293,7 @@ def assemble_daemon(
     )
     daemon = Daemon(
         settings, context, engine, reactor, dispatcher, sync, publisher, local, registry, gpus,
-        training, sweeps, forecasts, faults, job_source, idle_exit,
+        training, alarms, notifier, sweeps, forecasts, faults, job_source, idle_exit,
     )  # fmt: skip
     return daemon
 

@@ -51,6 +51,10 @@ class RequestContext(Struct):
     """Returns the names of the nodes in config.toml."""
     jobs_being_read: Callable[[], Collection[int]] = tuple
     """Returns the finished jobs with metrics that are still being read."""
+    notify_targets: Callable[[], Collection[str]] = tuple
+    """Returns the names of the targets of notifications."""
+    sends_mail: Callable[[], bool] = lambda: True
+    """Returns whether this machine can send e-mail."""
     faults: FaultTracker | None = None
     """Internal errors of this daemon."""
 

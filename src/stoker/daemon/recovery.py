@@ -76,6 +76,7 @@ def recover_state(
     _warn_of_held_jobs(daemon, [event.job for event in lost if isinstance(event, JobHeld)])
     daemon.registry.sync(daemon.engine.state)
     daemon.training.start()
+    daemon.notifier.start()
     daemon.store.sync()
     _drop_proofs(daemon)
     with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, fields
 
 from stoker import places
 from stoker.core.measurement.foreign_use import Thresholds
+from stoker.core.model.alarm import AlarmLimits
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
 from stoker.daemon.listen_address import split
 from stoker.executors.clusters import KINDS
@@ -36,6 +37,21 @@ def _as_resources(value: Any) -> str:
 
 def _as_seconds(value: Any) -> float:
     return float(value if type(value) is int else parse_duration(value))
+
+
+def _as_limit(value: Any) -> float:
+    return 0.0 if value in ("off", False) else _as_seconds(value)
+
+
+def _as_clock(value: Any) -> str:
+    if not re.fullmatch(r"([01]?\d|2[0-3]):[0-5]\d", convert(value, str)):
+        raise ValueError(value)
+    return str(value)
+
+
+def _as_hours(value: Any) -> str:
+    begin, _, end = convert(value, str).partition("-")
+    return f"{_as_clock(begin.strip())}-{_as_clock(end.strip())}"
 
 
 def _as_thousandths(value: Any) -> int:
@@ -81,6 +97,9 @@ Number = Annotated[float, _meta("a number, 0 or more", ge=0)]
 Seconds = Annotated[
     float, _meta('a duration such as "10s"', _as_seconds, ge=0, le=MAX_DURATION_SECONDS)
 ]
+Limit = Annotated[
+    float, _meta('a duration such as "10m", or "off"', _as_limit, ge=0, le=MAX_DURATION_SECONDS)
+]
 Gpus = Annotated[str, _meta('GPU ids such as [0, 1] or "0,1", "all" or "none"', _as_gpus)]
 Resources = Annotated[str, _meta("a table such as { licence = [2] }", _as_resources)]
 Thousandths = Annotated[int, _meta("a number such as 2 or 0.5", _as_thousandths)]
@@ -99,6 +118,28 @@ SbatchOptions = Annotated[
     str, _meta('options of sbatch such as "-p gpu -A account", or a list of them', _as_sbatch)
 ]
 KeyPath = Annotated[str, _meta("the absolute path of a key (/ or ~), in quotes", pattern="^[/~]")]
+Events = Annotated[
+    tuple[Literal["start", "end", "fail", "requeue", "alarm", "empty"], ...],
+    _meta('a list of "start", "end", "fail", "requeue", "alarm", "empty"', _as_devices),
+]
+TargetKind = Annotated[
+    Literal[
+        "webhook",
+        "slack",
+        "discord",
+        "teams",
+        "mattermost",
+        "ntfy",
+        "telegram",
+        "email",
+        "desktop",
+        "command",
+    ],
+    _meta(
+        '"webhook", "slack", "discord", "teams", "mattermost", "ntfy", "telegram", "email",'
+        ' "desktop" or "command"'
+    ),
+]
 Level = Annotated[
     Literal["debug", "info", "warning", "error"],
     _meta('"debug", "info", "warning" or "error"'),
@@ -143,6 +184,72 @@ class AccountingSettings(Struct, frozen=True):
     price_gpu_hour: Number = 0.0
     price_kwh: Number = 0.0
     currency: Text = ""
+
+
+class AlarmSettings(Struct, frozen=True):
+    """[alarms]: after how long each kind is raised."""
+
+    idle: Limit = AlarmLimits().gpu_idle
+    unused: Limit = AlarmLimits().gpu_unused
+    over_requested: Limit = AlarmLimits().over_requested
+    hung: Limit = AlarmLimits().hung
+    hot: Limit = AlarmLimits().hot
+    nan: Flag = True
+    ecc: Flag = True
+    xid: Flag = True
+
+    @property
+    def limits(self) -> AlarmLimits:
+        """The limits by kind."""
+        return AlarmLimits(
+            gpu_idle=self.idle, gpu_unused=self.unused, over_requested=self.over_requested,
+            hung=self.hung, hot=self.hot, nan=float(self.nan), ecc=float(self.ecc),
+            xid=float(self.xid),
+        )  # fmt: skip
+
+
+class NotifyTarget(Struct, frozen=True):
+    """[notify.NAME]: where notifications go.
+
+    A url, token, secret or password is written as it is, or as env:NAME, file:PATH or cmd:COMMAND.
+    """
+
+    kind: TargetKind
+    on: Events = ()
+    """What is sent about every job; jobs can ask for more with --notify."""
+    url: Text = ""
+    token: Text = ""
+    """Of ntfy and telegram."""
+    secret: Text = ""
+    """Signs the body for a webhook."""
+    to: Text = ""
+    """Addresses of an email, or the chat of telegram."""
+    sender: Text = ""
+    smtp: Text = ""
+    """`host:port`; without it, mail goes to sendmail."""
+    user: Text = ""
+    password: Text = ""
+    command: Text = ""
+    digest: Annotated[str, _meta('a time such as "18:00"', _as_clock)] = ""
+    """Send everything at this time, as one message."""
+    quiet: Annotated[str, _meta('hours such as "22:00-07:00"', _as_hours)] = ""
+    """Send nothing in these hours, but after them."""
+    limit: Count = 20
+    """Deliveries per hour; what is more is sent as one."""
+    logs: Flag | None = None
+    """Whether the end of a job's output is sent; default: not to chats."""
+
+    @property
+    def with_logs(self) -> bool:
+        """Whether messages have the end of the output."""
+        return self.kind in {"email", "webhook", "command"} if self.logs is None else self.logs
+
+    @property
+    def lacks(self) -> str | None:
+        """The key that it needs and does not have."""
+        needed = {"email": ("to",), "desktop": (), "command": ("command",),
+                  "telegram": ("token", "to")}.get(self.kind, ("url",))  # fmt: skip
+        return next((key for key in needed if not getattr(self, key)), None)
 
 
 class StoreSettings(Struct, frozen=True):
@@ -240,9 +347,11 @@ class Settings(Struct, frozen=True):
     api: ApiSettings = ApiSettings()
     metrics: MetricsSettings = MetricsSettings()
     accounting: AccountingSettings = AccountingSettings()
+    alarms: AlarmSettings = AlarmSettings()
     store: StoreSettings = StoreSettings()
     containers: ContainerSettings = ContainerSettings()
     log: LogSettings = LogSettings()
+    notify: dict[str, NotifyTarget] = {}
     queues: dict[str, QueueLimits] = {}
     nodes: dict[str, ConfiguredNode] = {}
     clusters: dict[str, ConfiguredCluster] = {}
@@ -268,6 +377,9 @@ def load() -> Settings:
                 check_name(name)
             except BadValue as error:
                 raise BadValue(f"config.toml: {kind}: {error}") from None
+    for name, target in settings.notify.items():
+        if target.lacks is not None:
+            raise _bad(f"notify.{name}.{target.lacks}", f"missing; {target.kind} needs it")
     for name, cluster in settings.clusters.items():
         try:
             KINDS[cluster.kind].addition(name, cluster.options, cluster.shared, 0.0)

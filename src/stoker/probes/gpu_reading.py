@@ -48,6 +48,12 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[GpuProcess, ...]
     processes_known: bool
     """False if the driver cannot list processes; then an empty list means nothing."""
+    slowdown: int | None = None
+    """The temperature at which it slows down."""
+    ecc_errors: int | None = None
+    """Uncorrectable memory errors since the driver was loaded."""
+    xid: int | None = None
+    """Its last fault (Xid) since the probe began to listen."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import suppress
+from ctypes import c_void_p, cast
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading, mer
 
 T = TypeVar("T")
 
+MAX_FAULTS = 64
+"""Faults that are taken at one read."""
 _MIB = 1 << 20
 _NOT_AVAILABLE = 1 << 63
 """NVML marks an unknown value by all ones; no real value is that large."""
@@ -29,6 +32,12 @@ class Nvml:
         self._open = False
         self.outdated = False
         """The loaded library does not match the driver (an upgrade): only a new process helps."""
+        self._xids: dict[str, int] = {}
+        """The last fault of each GPU, by UUID."""
+        self._faults: Any = None
+        """The driver's queue of faults; None if it has none."""
+        self._names: dict[int | None, str] = {}
+        """UUIDs by the addresses of handles."""
 
     def read(self) -> Reading:
         """Read all NVIDIA GPUs; errors of the driver are returned in the reading."""
@@ -50,7 +59,7 @@ class Nvml:
     def close(self) -> None:
         """End the session; the next read opens another."""
         if self._open:
-            self._open = False
+            self._open, self._faults = False, None
             with suppress(self._nvml.NVMLError):  # the driver may be unloaded
                 self._nvml.nvmlShutdown()
 
@@ -66,10 +75,35 @@ class Nvml:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
             raise _SessionLost(str(error)) from error
+        self._take_faults(count)
         reading = merge(*(self._read_gpu(index) for index in range(count)))
         if reading.error:
             self.close()  # an open session would prevent a reset of the failed GPU
         return reading
+
+    def _take_faults(self, count: int) -> None:
+        """Note the faults that the driver has reported since the last read."""
+        nvml = self._nvml
+        try:
+            if self._faults is None:
+                self._faults = nvml.nvmlEventSetCreate()
+                for index in range(count):
+                    self._listen_for_faults(index)
+            for _ in range(MAX_FAULTS):
+                fault = nvml.nvmlEventSetWait_v2(self._faults, 0)
+                uuid = self._names.get(cast(fault.device, c_void_p).value)
+                if uuid is not None:
+                    self._xids[uuid] = int(fault.eventData)
+        except nvml.NVMLError:
+            return  # no more, or a driver without them
+
+    def _listen_for_faults(self, index: int) -> None:
+        nvml = self._nvml
+        with suppress(nvml.NVMLError):  # a GPU that cannot report faults, or is lost
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            # A GPU that has fallen off the bus does not tell its UUID any more.
+            self._names[cast(handle, c_void_p).value] = str(nvml.nvmlDeviceGetUUID(handle))
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._faults)
 
     def _not_opened(self, error: Any) -> Reading:
         nvml = self._nvml
@@ -119,6 +153,20 @@ class Nvml:
         if parent is None:  # NVML measures the load of no instance, and the power of the board
             utilization = self._query(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
             power = self._query(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000)
+        slowdown = self._query(
+            lambda: int(
+                nvml.nvmlDeviceGetTemperatureThreshold(
+                    board, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+                )
+            )
+        )
+        ecc_errors = self._query(
+            lambda: int(
+                nvml.nvmlDeviceGetTotalEccErrors(
+                    board, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+            )
+        )
         total, used = self._memory(handle)
         processes = self._processes(handle)
         name = self._query(lambda: str(nvml.nvmlDeviceGetName(handle)))
@@ -139,6 +187,9 @@ class Nvml:
             power=power,
             processes=processes or (),
             processes_known=processes is not None,
+            slowdown=slowdown or None,
+            ecc_errors=ecc_errors,
+            xid=self._xids.get(parent or uuid),
         )
         return facts, use
 

@@ -6,6 +6,7 @@ from typing import Any, Generic
 
 from msgspec import UNSET, Struct, UnsetType, field
 
+from stoker.schema.alarm import AlarmView
 from stoker.schema.estimate import EstimateView, Time
 from stoker.schema.sweep import SweepView
 from stoker.schema.training import ContainerView, TrainingView
@@ -175,6 +176,10 @@ class JobView(Struct, Generic[Time], frozen=True, kw_only=True, rename={"array_i
     foreseen: EstimateView[Time] | UnsetType = UNSET
     members: MembersView | UnsetType = UNSET
     hook: HookView | UnsetType | None = UNSET
+    alarms: list[AlarmView] | UnsetType = UNSET
+    """What is probably wrong with it now."""
+    advice: str | UnsetType = UNSET
+    """What its last attempt asked for and did not use."""
 
 
 class JobList(Struct, kw_only=True):
@@ -321,6 +326,7 @@ class WhyView(Struct, Generic[Time], frozen=True, kw_only=True):
     expected_end: Time | None = None
     foreseen: EstimateView[Time] | UnsetType = UNSET
     nodes: list[NodeFit] = []
+    alarms: list[AlarmView] | UnsetType = UNSET
 
 
 class SeriesSummary(Struct, kw_only=True):

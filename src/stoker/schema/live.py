@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
+from stoker.schema.alarm import AlarmView
+
 
 class JobRow(Struct, frozen=True, kw_only=True):
     """A job in a list; its fields are the columns of `JobColumns`, in this order."""
@@ -71,6 +73,13 @@ class CountsFrame(Struct, kw_only=True):
 
     seq: int
     counts: dict[str, int]
+
+
+class AlarmsFrame(Struct, kw_only=True):
+    """All active alarms, first and whenever they change."""
+
+    seq: int
+    alarms: list[AlarmView]
 
 
 class GpusFrame(Struct, kw_only=True):

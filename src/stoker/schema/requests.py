@@ -264,6 +264,12 @@ class OpenSession(Body):
     code: Annotated[str, Meta(max_length=200)]
 
 
+class TryTarget(Body):
+    """Deliver a test message to a target, or to an e-mail address."""
+
+    target: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
 class Thresholds(Body):
     """Change when a GPU counts as used by foreign processes."""
 

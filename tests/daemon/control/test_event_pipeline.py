@@ -33,10 +33,11 @@ class PipelineFixture:
             is_stale=lambda: self.is_stale,
             take_events=lambda _: [event(40)],
         )
+        self.alarms = SimpleNamespace(before_ends=lambda events, _: events, collect=lambda _: [])
         self.is_stale = False
         self.pipeline = EventPipeline(
             cast("Any", self.registry), cast("Any", self.training), cast("Any", self.gpus),
-            lambda: self.scenario.state, "/logs", self.faults,
+            cast("Any", self.alarms), lambda: self.scenario.state, "/logs", self.faults,
             lambda: self.now,
         )  # fmt: skip
 
@@ -57,6 +58,14 @@ def test_gpu_readings_come_before_events_of_executors(fixture: PipelineFixture):
     fixture.registry.pending = fixture.gpus.has_reading = True
     assert fixture.pipeline.has_events
     assert fixture.collect() == [40, 20, 30]
+
+
+def test_alarms_come_before_the_ends_of_their_attempts(fixture: PipelineFixture):
+    fixture.alarms.collect = lambda _: [event(50)]
+    fixture.alarms.before_ends = lambda events, _: [event(60), *events]
+    assert fixture.collect() == [50, 60, 20, 30]
+    fixture.alarms.collect = fixture.alarms.before_ends = fail
+    assert fixture.collect() == [20, 30]
 
 
 def test_the_registry_fails_and_other_events_are_collected(fixture: PipelineFixture):

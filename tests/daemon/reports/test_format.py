@@ -88,6 +88,44 @@ def test_an_epoch_is_counted_once_when_the_next_one_starts(
     assert fixture.run_turn() == []
 
 
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([float("nan")], ()),
+        ([float("nan")] * 2, ("loss",)),
+        ([0.5, float("inf"), float("-inf")], ("loss",)),
+        ([float("inf")] * 3, ()),  # as a best value before there is one
+        ([float("nan"), float("nan"), 0.5], ()),
+        ([0.5, float("nan"), 0.5, float("nan")], ()),
+    ],
+)
+def test_metrics_that_are_not_numbers_twice_in_a_row(
+    fixture: MonitorFixture, values: list[float], found: tuple[str, ...]
+) -> None:
+    for value in values:
+        fixture.write({"k": "metrics", "v": {"loss": value, "lr": 0.1}})
+    fixture.run_turn()
+    sample = fixture.monitor.sample(7)
+    assert sample is not None
+    assert sample.nan_metrics == found
+
+
+def test_a_sample_changes_with_each_report(fixture: MonitorFixture) -> None:
+    assert fixture.monitor.sample(7) is None
+    seen = []
+    for line in (
+        {"k": "hello"}, {"k": "start", "e": 0, "t": STARTED + 1, "n": 2}, {"k": "end", "e": 0},
+        {"k": "start", "e": 1, "t": STARTED + 2, "n": 2}, {"k": "end", "e": 1},
+    ):  # fmt: skip
+        fixture.write(line)
+        fixture.run_turn()
+        sample = fixture.monitor.sample(7)
+        assert sample is not None
+        seen.append(sample)
+    assert len({sample.progress for sample in seen}) == len(seen)
+    assert [sample.is_done for sample in seen] == [False] * 4 + [True]
+
+
 def test_the_total_of_epochs_is_published_with_the_first_counted_epoch(
     fixture: MonitorFixture,
 ) -> None:

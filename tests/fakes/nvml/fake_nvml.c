@@ -15,6 +15,9 @@
  *                           it holds the MiB, and they add to memory_used (see claims.py)
  *     not_supported FIELD   FIELD answers 3: memory memory_v2 utilization temperature power pci
  *                           name mig compute graphics
+ *     slowdown C            the temperature at which it slows down; without it not supported
+ *     ecc N                 uncorrectable memory errors; without it not supported
+ *     xid N                 a fault, reported once per process and value
  *     lost                  every call about this GPU answers 15
  *     reset                 every call about this GPU, but its UUID, answers 16
  */
@@ -27,7 +30,7 @@
 #include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-       TOO_SMALL = 7, NOT_LOADED = 9, LOST = 15, RESET = 16 };
+       TOO_SMALL = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, RESET = 16 };
 enum { MAX_DEVICES = 64, MAX_PROCESSES = 64, MAX_MIG = 8 };
 
 typedef struct { unsigned pid; int graphics; unsigned long long memory; } process_t;
@@ -36,7 +39,8 @@ typedef struct {
     char uuid[96], name[96], not_supported[256];
     unsigned domain, bus, slot;
     unsigned long long total, used;
-    unsigned utilization, temperature, power;
+    unsigned utilization, temperature, power, slowdown, xid;
+    int ecc;
     int lost, reset, migs[MAX_MIG], mig_count;
     process_t processes[MAX_PROCESSES];
     int process_count;
@@ -57,6 +61,7 @@ static device_t *begin(int parent) {
     device_t *device = &devices[device_count++];
     memset(device, 0, sizeof *device);
     device->parent = parent;
+    device->ecc = -1;
     return device;
 }
 
@@ -116,6 +121,9 @@ static void load(void) {
         else if (!strcmp(word, "utilization")) now->utilization = atoi(value);
         else if (!strcmp(word, "temperature")) now->temperature = atoi(value);
         else if (!strcmp(word, "power")) now->power = atoi(value);
+        else if (!strcmp(word, "slowdown")) now->slowdown = atoi(value);
+        else if (!strcmp(word, "ecc")) now->ecc = atoi(value);
+        else if (!strcmp(word, "xid")) now->xid = atoi(value);
         else if (!strcmp(word, "lost")) now->lost = 1;
         else if (!strcmp(word, "reset")) now->reset = 1;
         else if (!strcmp(word, "not_supported")) {
@@ -246,6 +254,56 @@ int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *degrees) {
     if (device->parent >= 0) return INVALID;
     *degrees = device->temperature;
     return OK;
+}
+
+int nvmlDeviceGetTemperatureThreshold(void *handle, unsigned which, unsigned *degrees) {
+    FIND("slowdown");
+    if (which != 1 || !device->slowdown) return NOT_SUPPORTED;
+    *degrees = device->slowdown;
+    return OK;
+}
+
+int nvmlDeviceGetTotalEccErrors(void *handle, unsigned kind, unsigned counter,
+                                unsigned long long *count) {
+    FIND("ecc");
+    if (kind != 1 || counter != 0 || device->ecc < 0) return NOT_SUPPORTED;
+    *count = device->ecc;
+    return OK;
+}
+
+typedef struct {
+    void *device;
+    unsigned long long type, data;
+    unsigned gpu, compute;
+} fault_t;
+static unsigned registered[MAX_DEVICES], reported[MAX_DEVICES];
+
+int nvmlEventSetCreate(void **set) {
+    int code = enter(__func__);
+    *set = (void *)1;
+    return code;
+}
+
+int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *set) {
+    FIND("xid");
+    (void)set;
+    registered[device - devices] = types == 8;
+    return OK;
+}
+
+int nvmlEventSetWait_v2(void *set, fault_t *fault, unsigned milliseconds) {
+    int code = enter(__func__);
+    (void)set, (void)milliseconds;
+    if (code) return code;
+    for (int at = 0; at < device_count; at++) {
+        if (!registered[at] || !devices[at].xid || devices[at].xid == reported[at]) continue;
+        reported[at] = devices[at].xid;
+        fault->device = (void *)(size_t)(at + 1);
+        fault->type = 8;
+        fault->data = devices[at].xid;
+        return OK;
+    }
+    return TIMEOUT;
 }
 
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatt) {

@@ -14,6 +14,7 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from core.scenario import Scenario, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
+from stoker.core.model.alarm import Alarm  # noqa: E402
 from stoker.core.model.dependency import Clause, Dependency  # noqa: E402
 from stoker.core.model.hardware import (  # noqa: E402
     DeviceAllocation,
@@ -121,6 +122,7 @@ def life() -> Scenario:
     machines(scenario)
     trainings(scenario)
     sweeps(scenario)
+    alarms(scenario)
     restored(scenario)
     return scenario
 
@@ -304,6 +306,30 @@ def delegated(scenario: Scenario) -> None:
         )  # fmt: skip
     scenario.exited(ended, 0)
     scenario.about(e.StartCancelled, refused, why="the partition is down", delay=30.0)
+
+
+def alarms(scenario: Scenario) -> None:
+    """Raise alarms about attempts and a GPU; one is cleared, one is advice on an ended job."""
+    scenario.tell(e.NodeJoined(at=scenario.now, facts=node(1, name="hall")))
+    there = msgspec.structs.replace(gpus(0.5), nodes=("hall",))
+    runs, ended = (
+        scenario.submit(
+            there, priority=99, alarms=(("gpu_idle", 0.0),), notify=(("lab", ("fail",)),)
+        )
+        for _ in range(2)
+    )
+    scenario.run(runs, ended)
+
+    def alarm(kind: str, job: int | None, gpu: str | None = None) -> Alarm:
+        return Alarm(kind=kind, since=scenario.now, text=kind, job=job, node="hall", gpu=gpu)
+
+    found = [alarm("hung", runs), alarm("nan", runs), alarm("hot", None, "0")]
+    for raised in (*found, alarm("over_requested", ended)):
+        scenario.tell(e.AlarmRaised(at=scenario.now, alarm=raised))
+    scenario.tell(e.AlarmCleared(at=scenario.now, alarm=found[1]))
+    assert len(scenario.state.record.alarms) == 2
+    scenario.exited(ended, 0)
+    assert scenario.job(ended).advice == "over_requested"
 
 
 def main(name: str) -> None:

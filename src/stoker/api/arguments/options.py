@@ -98,6 +98,8 @@ class JobOptions(TypedDict, total=False):
     ports: Names
     mail_type: str
     mail_user: str
+    notify: Names
+    alarm: Names
 
 
 ALIASES = {
@@ -109,7 +111,7 @@ ALIASES = {
 }
 """Alternative names, as on the command line."""
 OPTION_NAMES = frozenset(JobOptions.__annotations__)
-LIST_OPTIONS = frozenset({"label", "env", "send", "bring", "leave_out", "mount"})
+LIST_OPTIONS = frozenset({"label", "env", "send", "bring", "leave_out", "mount", "notify", "alarm"})
 PATH_OPTIONS = frozenset({"output", "error"})
 ABSOLUTE_PATHS = frozenset({"chdir", "bring_into", "snapshots_dir"})
 """Directories that are relative to the current directory."""

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 VERBS_WITHOUT_JOBS = frozenset({
     "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
-    "completion", "simulate", "what-if", "top", "usage", "ui",
+    "completion", "simulate", "what-if", "top", "usage", "ui", "alarms", "notify",
 })  # fmt: skip
 SUBCOMMANDS = {
     "daemon": ("start", "stop", "restart", "status", "log", "run", "install"),
     "db": ("backup", "path"),
+    "notify": ("list", "test"),
     "completion": ("bash", "zsh", "fish"),
 }
 FILES = "@files"

@@ -32,7 +32,7 @@ SKIPPED = frozenset({"id", "label", "name", "state", "state_code", "request", "d
                      "reason_text", "array", "tail", "dismissed", "result", "attempts", "nodes",
                      "parts", "unreachable", "training", "container", "params", "objective",
                      "restartable", "foreseen", "hook", "expected_start",
-                     "expected_end", "uploads"})  # fmt: skip
+                     "expected_end", "uploads", "alarms"})  # fmt: skip
 
 PER_PART = frozenset({"node", "log", "error_log", "log_bytes", "pid", "gpu_uuids"})
 """Fields that a multi-node job has once per node."""
@@ -115,6 +115,10 @@ def job_rows(view: JsonObject, verbose: bool) -> list[tuple[str, str]]:
         + _training_rows(view)
     )
     rows += _trial_rows(view) + _estimate_rows(view)
+    for alarm in view.get("alarms") or ():
+        from stoker.cli.output.alarm_text import alarm_line
+
+        rows.append(("alarm", alarm_line(alarm)))
     skipped = SKIPPED | PER_PART if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):

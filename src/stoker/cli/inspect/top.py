@@ -30,7 +30,7 @@ OPTIONS = (
     Option("--user", "USER", "only the jobs of this user"),
     Option("--compact", None, "one line per GPU"),
 )
-TOPICS = "gpus,counts,jobs"
+TOPICS = "gpus,counts,jobs,alarms"
 HISTORY_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 NODE_SECONDS = 5.0

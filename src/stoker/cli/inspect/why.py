@@ -86,6 +86,10 @@ def explanation_lines(reply: JsonObject) -> list[str]:
         lines.append(f"{sentence[:1].upper()}{sentence[1:]}.")
     opens = [f"  {output.clean(text)}" for text in reply.get("unblocks") or ()]
     lines += ["What would let it start:", *opens] if opens else []
+    for alarm in reply.get("alarms") or ():
+        from stoker.cli.output.alarm_text import alarm_line
+
+        lines.append(f"{alarm_line(alarm)}; try: {output.clean(alarm['action'])}")
     forecast = reply.get("foreseen") or {}
     for key in ("start", "end"):
         if forecast.get(key):

@@ -85,8 +85,11 @@ JOB = (
     Option("--image", "NAME", "run in a container of this image (podman or docker)"),
     Option("--mount", "SRC:DST[:ro]", "mount a directory in the container; repeatable", many=True),
     Option("--ports", "LIST", "publish container ports, HOST:CONTAINER: 31346:6006,..."),
-    Option("--mail-type", "WHEN", "accepted without effect; use --on-end"),
-    Option("--mail-user", "USER", "accepted without effect; use --on-end"),
+    Option("--notify", "NAME[:WHEN]",
+           "tell NAME about start,end,fail,requeue,alarm; repeatable", many=True),
+    Option("--mail-type", "WHEN", "send e-mail: BEGIN,END,FAIL,REQUEUE,ALL"),
+    Option("--mail-user", "ADDRESS", "to this address (default: the submitter)"),
+    Option("--alarm", "KIND=WHEN", "idle=off, idle=30m, hung=1h, nan=off; repeatable", many=True),
     Option("--pty", None, "run it in a terminal (only `run`)"),
 )  # fmt: skip
 

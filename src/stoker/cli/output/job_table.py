@@ -167,6 +167,10 @@ def location(view: JsonObject) -> str:
     if view.get("node") and view["state"] != "PENDING":
         parts = view.get("parts") or [view]
         where = " ".join(_node_devices(part) for part in parts)
+        if view.get("alarms"):
+            from stoker.cli.output.alarm_text import short_alarm
+
+            where += f" ({short_alarm(view['alarms'])})"
         if not view.get("unreachable"):
             return where
         ago = times.relative(view.get("unreachable_since")).removesuffix(" ago")

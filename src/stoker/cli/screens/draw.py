@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stoker.cli.output.alarm_text import alarm_line, short_alarm
 from stoker.cli.output.plot import plot
 from stoker.cli.output.times import duration, relative
 from stoker.cli.screens import model as m
@@ -96,6 +97,7 @@ def gpu_lines(
         if not tall and width >= 110:
             pieces.append((bars(model.history.get(key, []), 20) + " ", "cyan"))
         pieces += _gpu_pieces(model, gpu, row, now)
+        pieces += _alarm_pieces(_gpu_alarms(model, key, row), now)
         lines.append(fit(pieces, width, marked=at == model.cursor))
         if tall:
             size = max(min(width - name_width - 3, m.HISTORY_POINTS), 1)
@@ -126,6 +128,20 @@ def _gpu_pieces(model: TopModel, gpu: JsonObject, row: list[Any], now: float) ->
         part = "" if share == "1" else f" ×{share}"
         pieces.append((f"{part} {job.get('user', '')} {_times(job, now)}", ""))
     return pieces
+
+
+def _gpu_alarms(model: TopModel, key: str, row: list[Any]) -> list[JsonObject]:
+    """Return the alarms of a GPU, and those of its jobs that are about no other GPU."""
+    jobs = {job[0] for job in row[6]}
+    return [
+        alarm for alarm in model.alarms
+        if f"{alarm['node']}/{alarm['gpu']}" == key
+        or (alarm["gpu"] is None and alarm["job"] in jobs)
+    ]  # fmt: skip
+
+
+def _alarm_pieces(alarms: list[JsonObject], now: float) -> list[Piece]:
+    return [(f"  ⚠ {short_alarm(alarms, now)}", "red")] if alarms else []
 
 
 def _times(job: JsonObject, now: float) -> str:
@@ -167,6 +183,7 @@ def queue_lines(model: TopModel, width: int, height: int, now: float) -> list[st
             (pad(row["user"], 9) + " ", "dim"),
             (pad(state, 11), STATE_COLOURS.get(row["state"], "red")),
             (pad(gpus, 5, right=True) + "  ", ""), (_queue_time(row, now), ""),
+            *_alarm_pieces(model.job_alarms(row["id"]), now),
         ]  # fmt: skip
         lines.append(fit(pieces, width, marked=position == model.cursor))
     if not model.total:
@@ -211,6 +228,9 @@ def job_lines(model: TopModel, width: int, height: int) -> list[str]:
     if text and job["state"] == "PENDING":
         lines.append(fit([(str(text), "yellow")], width))
     lines += [fit([(line, "")], width) for line in (model.why.get("unblocks") or ())[:3]]
+    lines += [
+        fit([(alarm_line(alarm), "red")], width) for alarm in model.job_alarms(int(job["id"]))
+    ]
     if model.curve is not None and height >= 20:
         name, points = model.curve
         last = points[-1][1]

@@ -38,6 +38,7 @@ class TopModel:
         """The last frame of each GPU, by NODE/ID."""
         self.history: dict[str, list[float | None]] = {}
         self.running: dict[int, JsonObject] = {}
+        self.alarms: list[JsonObject] = []
         self.rows: list[JsonObject] = []
         self.total = 0
         self.first = 0
@@ -68,6 +69,7 @@ class TopModel:
             for gpu in self.gpus
         }  # fmt: skip
         self.load_history()
+        self.alarms = self.client.alarms()["alarms"]
         holding = self._columns(state=",".join(HOLDING), limit=1000)
         self.running = {row["id"]: row for row in holding[0]}
 
@@ -145,8 +147,14 @@ class TopModel:
             self.readings = {row[0]: row for row in data["g"]}
         elif event == "counts":
             self.counts = data["counts"]
+        elif event == "alarms":
+            self.alarms = data["alarms"]
         elif event == "jobs":
             self._take_jobs(data)
+
+    def job_alarms(self, id: int) -> list[JsonObject]:
+        """Return the alarms of a job."""
+        return [alarm for alarm in self.alarms if alarm["job"] == id]
 
     def _take_jobs(self, data: JsonObject) -> None:
         self.is_outdated = True

@@ -6,6 +6,7 @@ from typing import Any, Union
 
 from msgspec import Struct, field
 
+from stoker.core.model.alarm import Alarm
 from stoker.core.model.hardware import NodeFacts, Placement
 from stoker.core.model.job import Job
 from stoker.core.model.profile import EpochTime
@@ -351,6 +352,21 @@ class UsageMeasured(CurrentAttemptEvent, frozen=True, kw_only=True):
     measured: float
     busy: float
     energy: float
+
+
+# ---------------------------------------------------------------------------------------- alarms
+
+
+class AlarmRaised(Event, frozen=True, kw_only=True):
+    """Something is probably wrong with a running attempt or a GPU."""
+
+    alarm: Alarm
+
+
+class AlarmCleared(Event, frozen=True, kw_only=True):
+    """An alarm is not true any more; the alarms of an attempt end with it without this event."""
+
+    alarm: Alarm
 
 
 # ----------------------------------------------------------------------- sweeps and their trials

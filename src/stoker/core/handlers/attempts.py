@@ -9,6 +9,7 @@ from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers import outcome as outcomes
 from stoker.core.handlers.accounting import attempt_usage
+from stoker.core.handlers.alarms import clear_job_alarms
 from stoker.core.model.hardware import Placement
 from stoker.core.model.job import NO_PROGRESS, Job, PartEnd, PastAttempt
 from stoker.core.model.lifecycle import JobState, check_transition
@@ -36,7 +37,7 @@ def _begin(state: State, job: Job, placement: Placement, at: float, boot: float)
     job.started_at, job.started_boot = None, boot
     job.allocated_at, job.measured = at, NO_USAGE
     update_delegated_capacity(state, job.placement)
-    job.code = job.signal = job.cause = job.note = job.ended_at = None
+    job.code = job.signal = job.cause = job.note = job.ended_at = job.advice = None
     job.ends = ()
     job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
     if any(allocation.is_shared for allocation in placement.allocations):
@@ -228,6 +229,7 @@ def terminate(
 
 def _release(state: State, job: Job) -> None:
     placement = job.placement
+    clear_job_alarms(state, job)
     state.release(job)
     update_delegated_capacity(state, placement)
 

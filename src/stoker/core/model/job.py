@@ -228,6 +228,8 @@ class Job(Struct, omit_defaults=True, gc=False):
     """What was measured of the current attempt; `held` is not known before its end."""
     usage: GpuUsage = NO_USAGE
     """Of all ended attempts together."""
+    advice: str | None = None
+    """What its last attempt asked for and did not use."""
 
     @property
     def order(self) -> int:

@@ -167,6 +167,10 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Whether it is never preempted (`--no-requeue`)."""
     source: MetricsSource | None = None
     """Where its metrics are found, if it does not report them."""
+    alarms: tuple[tuple[str, float], ...] = ()
+    """Limits of its alarms by kind, where they differ from those of the configuration."""
+    notify: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Targets of notifications (`mailto:ADDRESS`: an e-mail address), and what is sent to each."""
 
     @property
     def expected(self) -> int | None:

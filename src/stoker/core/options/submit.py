@@ -10,11 +10,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from stoker.core.model.alarm import parse_limit
 from stoker.core.model.dependency import parse_dependency
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration, parse_time
 from stoker.core.options import values
+from stoker.core.options.notify import parse_mail, parse_target
 from stoker.core.options.resources import GPU_FIELDS, parse_request
 from stoker.core.options.retry import parse_retry
 from stoker.core.options.training import (
@@ -82,13 +84,11 @@ FIELDS: values.FieldParsers = {
 }
 WITHOUT_EFFECT = {
     "qos": "has no effect",
-    "mail_type": "is not sent; use --on-end or the on_end hook",
-    "mail_user": "is not sent; use --on-end or the on_end hook",
     "constraint": "has no effect; use --gpu-model",
     "time_request": "has no effect; use --time",
 }
 """Options that are accepted for sbatch scripts, and the warning about each."""
-LISTS = {"label", "env", "send", "bring", "leave_out", "mount", "resources"}
+LISTS = {"label", "env", "alarm", "notify", "send", "bring", "leave_out", "mount", "resources"}
 SWITCHES = {
     "exclusive", "hold", "requeue", "no_requeue", "slurm_env", "no_slurm_env", "pty", "explicit",
     "verbatim", "no_threads", "no_send", "no_bring", "single_gpu", "exclusive_gpu", "distributed",
@@ -96,10 +96,11 @@ SWITCHES = {
 }  # fmt: skip
 KNOWN_OPTIONS = {
     *FIELDS, *GPU_FIELDS, *LISTS, *SWITCHES, *TRAINING_OPTIONS, *CONTAINER_OPTIONS,
-    *TRANSFER_OPTIONS, *WITHOUT_EFFECT, "nodes", "ntasks", "ntasks_per_node", "cpus", "mem",
-    "mem_per_cpu", "mem_per_gpu", "gpus", "gpus_per_node", "gpus_per_task", "gres", "gpu_model",
-    "nodelist", "exclude", "array", "dependency", "begin", "deadline", "priority", "nice",
-    "retries", "retry_on", "export", "delay", "share", "if_unreachable",
+    *TRANSFER_OPTIONS, *WITHOUT_EFFECT, "mail_type", "mail_user", "nodes", "ntasks",
+    "ntasks_per_node", "cpus", "mem", "mem_per_cpu", "mem_per_gpu", "gpus", "gpus_per_node",
+    "gpus_per_task", "gres", "gpu_model", "nodelist", "exclude", "array", "dependency", "begin",
+    "deadline", "priority", "nice", "retries", "retry_on", "export", "delay", "share",
+    "if_unreachable",
 }  # fmt: skip
 
 
@@ -150,6 +151,7 @@ def parse_options(
     parsed.warnings = [
         f"{values.flag(key)} {why}" for key, why in WITHOUT_EFFECT.items() if words.get(key)
     ]
+    parsed.warnings += parse_mail(words.get("mail_type"), words.get("mail_user"))[1]
     return parsed
 
 
@@ -184,6 +186,12 @@ def _other_fields(given: values.GivenOptions) -> dict[str, Any]:
     words = given.words
     if labels := given.lists.get("label"):
         fields["labels"] = tuple(labels)
+    if alarms := given.lists.get("alarm"):
+        fields["alarms"] = tuple(parse_limit(text, "--alarm") for text in alarms)
+    targets = tuple(parse_target(text) for text in given.lists.get("notify", ()))
+    targets += parse_mail(words.get("mail_type"), words.get("mail_user"))[0]
+    if targets:
+        fields["notify"] = targets
     if given.has_any(("retries", "retry_on", "requeue", "no_requeue")):
         rule = parse_retry(words.get("retries"), words.get("retry_on"), given.is_set("requeue"))
         fields["retry"] = Retry() if given.is_set("no_requeue") else rule

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from stoker.core.events import NodeAdded, QueueDefined
+from stoker.core.model.alarm import Alarm
 from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.profile import JobProfiles
 from stoker.core.model.resources import GPU
@@ -69,6 +70,8 @@ class ClusterRecord(Struct, omit_defaults=True):
     """By image: nodes that could not run its container, and when that was found."""
     queues_with_progress: dict[str, None] = field(default_factory=dict, name="reporting")
     """Queues with a job that reported epochs."""
+    alarms: dict[str, Alarm] = {}
+    """Active alarms by their keys."""
 
 
 def queue_devices(queue: QueueDefined, nodes: Mapping[str, NodeFacts]) -> QueueDevices:

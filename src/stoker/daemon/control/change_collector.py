@@ -15,8 +15,10 @@ from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.handlers.job_list import expected_times
 from stoker.daemon.handlers.queries import counts
+from stoker.daemon.views.alarm import alarm_views
 from stoker.daemon.views.job_columns import job_rows
 from stoker.engine import CommandResult, Instant
+from stoker.schema.alarm import AlarmView
 from stoker.schema.live import CountsFrame, JobsFrame
 
 MAX_CHANGED_JOBS = 2000
@@ -31,6 +33,7 @@ class Update(Struct):
     counts: CountsFrame | None = None
     sweeps: list[int] = []
     has_nodes: bool = False
+    alarms: list[AlarmView] | None = None
 
 
 class ChangeCollector:
@@ -47,12 +50,14 @@ class ChangeCollector:
         self._has_overflown = False
         self._reorder_count = 0
         self._counts: dict[str, int] = {}
+        self._alarms: list[AlarmView] = []
 
     def start(self, seq: Callable[[], int], state: State, now: Instant) -> CommandResult:
         """Note changes from now on."""
         self._seq, self._changes = seq(), ChangeSet()
         self._has_changed = self._has_overflown = False
         self._reorder_count, self._counts = state.pending.reorder_count, counts(state)
+        self._alarms = alarm_views(state)
         self._publisher.add_observer(self._observe)
         return reply_only(None)
 
@@ -90,6 +95,8 @@ class ChangeCollector:
         if numbers != self._counts:
             self._counts = numbers
             update.counts = CountsFrame(seq=self._seq, counts=numbers)
+        if changes.has_record and (alarms := alarm_views(state)) != self._alarms:
+            self._alarms = update.alarms = alarms
         update.sweeps, update.has_nodes = sorted(changes.sweeps), changes.has_record
         return reply_only(update)
 

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stoker.core.events import Event
+from stoker.daemon.alarms.monitor import AlarmMonitor
 from stoker.daemon.context import RequestContext, daemon_stopping
 from stoker.daemon.control.counters import DaemonCounters
 from stoker.daemon.control.dispatcher import InstructionDispatcher
@@ -22,6 +23,7 @@ from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.handlers.wait import JobWaiters
 from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.notifications.notifier import Notifier
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.command_queue import CommandQueue
 from stoker.daemon.runtime.lazy import Lazy
@@ -61,6 +63,8 @@ class Daemon:
         registry: ExecutorRegistry,
         gpus: GpuMonitor,
         training: TrainingMonitor,
+        alarms: AlarmMonitor,
+        notifier: Notifier,
         sweeps: Lazy[SweepController],
         forecasts: Lazy[ForecastClient],
         faults: FaultTracker,
@@ -73,10 +77,11 @@ class Daemon:
         self.reactor, self.dispatcher, self.sync = reactor, dispatcher, sync
         self.publisher, self.local, self.registry, self.gpus = publisher, local, registry, gpus
         self.training, self.sweeps, self.forecasts = training, sweeps, forecasts
+        self.notifier = notifier
         self.faults, self.job_source = faults, job_source
         self.commands = CommandQueue(reactor.wake)
         self.pipeline = EventPipeline(
-            registry, training, gpus, lambda: engine.state, context.logs, faults
+            registry, training, gpus, alarms, lambda: engine.state, context.logs, faults
         )
         self.lifecycle = Lifecycle(reactor, job_source.on_signal, idle_exit)
         self.waiters = JobWaiters(reactor)
@@ -256,6 +261,7 @@ class Daemon:
         synced = self.sync.close(after_sync)
         if synced is not None:
             self.local.acknowledge(synced.ended.get(self.registry.local_name, ()))
+        self.notifier.close()
         self.store.close()
         self.local.close()
         is_recorded = not self.engine.has_unrecorded_events and not self.registry.pending

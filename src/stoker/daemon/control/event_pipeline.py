@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from stoker.core.events import Event
 from stoker.core.state.state import State
+from stoker.daemon.alarms.monitor import AlarmMonitor
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.nodes.container_failures import mark_container_failures
 from stoker.daemon.nodes.registry import ExecutorRegistry
@@ -27,13 +28,14 @@ class EventPipeline:
         registry: ExecutorRegistry,
         training: TrainingMonitor,
         gpus: GpuMonitor,
+        alarms: AlarmMonitor,
         state: Callable[[], State],
         logs: str,
         faults: FaultTracker,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry, self._training = registry, training
-        self._gpus, self._state, self._logs = gpus, state, logs
+        self._gpus, self._alarms, self._state, self._logs = gpus, alarms, state, logs
         self._faults, self._clock = faults, clock
         self._reading_awaited_since: float | None = None
 
@@ -58,11 +60,13 @@ class EventPipeline:
         events = contain("training reports", events, self._training.enrich_events, events)
         usage = self._gpus.recorder.before_ends
         events = contain("usage of GPUs", events, usage, events, state)
+        advice = self._alarms.before_ends
+        events = contain("advice on ended jobs", events, advice, events, state)
         if self._gpus.has_reading:
             # Readings come first: they tell which process used the memory that ran out.
             events = contain("GPU readings", nothing, self._gpus.take_events, state) + events
             self._reading_awaited_since = None
-        return events
+        return contain("alarms", nothing, self._alarms.collect, state) + events
 
     def gpus_fresh(self, has_commands: bool) -> bool:
         """Return whether GPUs may be given out: their last reading is recent, or overdue."""

@@ -9,7 +9,11 @@ from collections.abc import Callable
 from stoker.core.events import Event
 from stoker.core.measurement.foreign_use import Thresholds
 from stoker.core.state.state import State
-from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
+from stoker.daemon.gpus.foreign_usage import (
+    ForeignUsageDetector,
+    ForeignUsageThresholds,
+    OnReading,
+)
 from stoker.daemon.gpus.memory import GpuMemoryTracker, sessions_on
 from stoker.daemon.gpus.probe_client import ProbeClient
 from stoker.daemon.gpus.process_owners import ProcessOwners
@@ -44,7 +48,9 @@ class GpuMonitor:
         locks: GpuLocks,
         reactor: Reactor,
         recorder: GpuRecorder,
+        on_reading: OnReading | None = None,
     ) -> None:
+        """`on_reading` is called with every reading; default: the recorder."""
         self.recorder = recorder
         self.owners = ProcessOwners(install)
         self.enabled = bool(first.facts)
@@ -53,7 +59,7 @@ class GpuMonitor:
         self.memory = GpuMemoryTracker()
         """GPU memory of attempts on all nodes."""
         self.detector = ForeignUsageDetector(
-            node, self.thresholds, self.memory, locks.holder, recorder.record
+            node, self.thresholds, self.memory, locks.holder, on_reading or recorder.record
         )
         self.note = first.error
         """What is wrong with the GPUs or the driver."""

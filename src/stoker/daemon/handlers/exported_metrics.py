@@ -14,6 +14,7 @@ from msgspec import Struct
 from stoker import __version__
 from stoker.core.cluster.node import Device, Node
 from stoker.core.handlers.accounting import usage_until
+from stoker.core.model.alarm import KINDS, OVER_REQUESTED
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import THOUSAND
 from stoker.core.model.usage import NO_USAGE, GpuUsage
@@ -157,6 +158,23 @@ def add_gpus(text: Exposition, state: State, figures: DaemonFigures) -> None:
     text.gauge(
         "stoker_executor_up", "Whether a node answers.",
         [({"executor": name}, float(up)) for name, up in sorted(figures.nodes_up.items())],
+    )  # fmt: skip
+
+
+def add_alarms(text: Exposition, state: State) -> None:
+    """Add the number of active alarms; of those of GPUs, by GPU."""
+    active = Counter[tuple[str, str, str]]()
+    for alarm in state.record.alarms.values():
+        node = state.cluster.nodes.get(alarm.node or "")
+        device = node.by_name.get((GPU, alarm.gpu or "")) if node is not None else None
+        uuid = device.facts.uuid if device is not None else None
+        active[alarm.kind, alarm.node or "", uuid or ""] += 1
+    for kind in {*KINDS} - {OVER_REQUESTED} - {kind for kind, _, _ in active}:
+        active[kind, "", ""] = 0
+    text.gauge(
+        "stoker_alarm_active", "Active alarms.",
+        [({"kind": kind, "node": node, "gpu_uuid": uuid}, count)
+         for (kind, node, uuid), count in sorted(active.items())],
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import UNSET, Struct, convert
 from msgspec.structs import replace
 
 from stoker.core.explain.forecast import StartEndEstimate, TimeInterval
@@ -24,6 +24,7 @@ from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
 from stoker.daemon.sweeps.views import sweep_view
 from stoker.daemon.views import array_rows
+from stoker.daemon.views.alarm import alarm_views, job_alarms
 from stoker.daemon.views.explanation import explanation_fields
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.views.gpu import gpu_view
@@ -31,6 +32,7 @@ from stoker.daemon.views.job import job_view
 from stoker.daemon.views.placement import node_names
 from stoker.daemon.views.queue import queue_view
 from stoker.engine import PLANNING, CommandRejected, CommandResult, Instant
+from stoker.schema.alarm import AlarmList
 from stoker.schema.gpu import GpuList
 from stoker.schema.job import History, UploadView, WhyView
 from stoker.schema.queue import QueueList
@@ -220,6 +222,7 @@ def explain(context: RequestContext, selector: str, state: State, now: Instant) 
     if uploads := _uploads(context, job):
         fields["text"] = _upload_text(uploads)
     view = convert(fields, WhyView[str], from_attributes=True)
+    view = replace(view, alarms=job_alarms(state, id) or UNSET)
     forecast = context.forecast(id, state, now)
     return reply_only(replace(view, **_estimate(forecast)) if forecast else view)
 
@@ -351,6 +354,11 @@ def _handed_over_gpus(state: State) -> Iterator[str]:
                 f"{node.name}: {gpus} GPU{'s' * (gpus != 1)} of {jobs} job{'s' * (jobs != 1)},"
                 " chosen by its scheduler"
             )
+
+
+def list_alarms(state: State, now: Instant) -> CommandResult:
+    """Return the active alarms."""
+    return reply_only(AlarmList(alarms=alarm_views(state)))
 
 
 def list_queues(state: State, now: Instant) -> CommandResult:

@@ -10,7 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable
-from math import isfinite
+from math import isfinite, isnan
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, MsgspecError, Struct, convert
@@ -142,6 +142,13 @@ class TrainingReport:
         self.total: int | None = None
         """Number of epochs in all, as reported."""
         self.metrics: dict[str, Any] = {}
+        self._bad_runs: dict[str, int] = {}
+        """By metric: how often in a row it was not a number; 0: it is one."""
+
+    @property
+    def nan_metrics(self) -> tuple[str, ...]:
+        """Metrics that were not a number in their last two reports: scalers skip single ones."""
+        return tuple(name for name, run in self._bad_runs.items() if run > 1)
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes."""
@@ -179,12 +186,27 @@ class TrainingReport:
                     del self.ended[next(iter(self.ended))]
             case "metrics" if isinstance(line.v, dict):
                 self.metrics |= _displayable(line.v)
+                self._count_bad(numbers(line.v))
                 while len(self.metrics) > MAX_METRICS:
                     del self.metrics[next(iter(self.metrics))]
             case "stop_at" if epoch is not None:
                 self.stop_at = epoch
             case "stopped" if epoch is not None:
                 self.counted, self.stopped = max(self.counted, epoch), True
+
+    def _count_bad(self, values: dict[str, float]) -> None:
+        """Count values that are not numbers; an infinite one only after a finite one.
+
+        The best loss so far is infinite before there is one.
+        """
+        for given, value in values.items():
+            name = _text(given, MAX_NAME)
+            if isfinite(value):
+                self._bad_runs[name] = 0
+            elif isnan(value) or name in self._bad_runs:
+                self._bad_runs[name] = self._bad_runs.get(name, 0) + 1
+        while len(self._bad_runs) > MAX_METRICS:
+            del self._bad_runs[next(iter(self._bad_runs))]
 
     @property
     def numeric_metrics(self) -> dict[str, float]:

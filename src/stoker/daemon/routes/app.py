@@ -32,6 +32,7 @@ from stoker.daemon.routes import (
     columns,
     jobs,
     live,
+    notifications,
     prometheus,
     sessions,
     usage,
@@ -41,12 +42,14 @@ from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
 from stoker.daemon.routes.page_files import page_file
 from stoker.engine import CommandResult, Instant
+from stoker.schema import alarm as al
 from stoker.schema import daemon as d
 from stoker.schema import estimate as e
 from stoker.schema import gpu as g
 from stoker.schema import job as j
 from stoker.schema import live as v
 from stoker.schema import node as n
+from stoker.schema import notification as nt
 from stoker.schema import queue as q
 from stoker.schema import requests as r
 from stoker.schema import session as w
@@ -158,6 +161,7 @@ ROUTES = (
     ApiRoute("GET", "/gpus", cluster.list_gpus, g.GpuList),
     ApiRoute("GET", "/gpus/history", cluster.gpu_history, g.GpuHistoryReply,
              query={"minutes": int, "step": int, "gpu": list}),
+    ApiRoute("GET", "/alarms", cluster.list_alarms, al.AlarmList),
     ApiRoute("POST", "/thresholds", cluster.set_thresholds, g.Thresholds, r.Thresholds),
     ApiRoute("GET", "/nodes", cluster.list_nodes, n.NodeList),
     ApiRoute("POST", "/nodes", command(nodes.add), n.NodeAdded, r.AddNode),
@@ -174,6 +178,10 @@ ROUTES = (
              query={"policy": str, "parameter": list, "add": list, "remove": list,
                     "priority": list, "days": int}),
     ApiRoute("POST", "/policies", command(policies.choose), q.PolicyChange, r.Policy),
+    # Notifications
+    ApiRoute("GET", "/notifications", notifications.list_targets, nt.TargetList),
+    ApiRoute("POST", "/notifications/test", notifications.send_test, nt.DeliveryReply,
+             r.TryTarget),
     # Browser sessions
     ApiRoute("POST", "/sessions", sessions.create, w.SessionCode, r.CreateSession),
     ApiRoute("POST", "/sessions/open", sessions.open_session, w.OpenedSession, r.OpenSession),

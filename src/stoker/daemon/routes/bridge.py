@@ -104,6 +104,7 @@ class RouteContext:
         """Return what users should know about the daemon; for the daemon's thread only."""
         daemon = self.daemon
         notes = (
+            *daemon.notifier.warnings(),
             daemon.engine.store_error,
             daemon.store.durability_warning(),
             daemon.sync.error,

@@ -43,6 +43,11 @@ async def list_gpus(api: RouteContext, request: Request) -> Any:
     return await api.ask(partial(queries.list_gpus, api.gpu_readings, notes))
 
 
+async def list_alarms(api: RouteContext, request: Request) -> Any:
+    """Return what is probably wrong with running jobs and GPUs."""
+    return await api.ask(queries.list_alarms)
+
+
 async def gpu_history(api: RouteContext, request: Request) -> Any:
     """Return the use of GPUs over time."""
     query = request.query_params

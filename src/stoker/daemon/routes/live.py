@@ -17,8 +17,9 @@ from stoker.daemon.http.permission import session_of
 from stoker.daemon.http.sessions import ACT, VIEW, Session
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.live_hub import LiveReader, Topic, sse_frame
+from stoker.daemon.views.alarm import alarm_views
 from stoker.engine import CommandRejected, CommandResult, Instant
-from stoker.schema.live import CountsFrame, Hello, JobsFrame
+from stoker.schema.live import AlarmsFrame, CountsFrame, Hello, JobsFrame
 
 TOPICS = ("gpus", "counts", "jobs", "sweeps", "nodes", "alarms")
 DEFAULT_TOPICS = ("gpus", "counts", "alarms")
@@ -56,13 +57,19 @@ async def _stream(
             now=round(now.wall, 3), user=api.context.user, rights=_rights(session),
             read_only=session is not None and session.rights != ACT, topics=sorted(reader.topics),
         )  # fmt: skip
-        return reply_only((hello, CountsFrame(seq=seq, counts=queries.counts(state))))
+        return reply_only(
+            (
+                hello,
+                CountsFrame(seq=seq, counts=queries.counts(state)),
+                AlarmsFrame(seq=seq, alarms=alarm_views(state)),
+            )
+        )
 
     try:
         await api.hub.add(reader)
-        hello, counts = await api.ask(describe)
+        hello, counts, alarms = await api.ask(describe)
         yield RETRY + sse_frame("hello", hello)
-        yield b"".join(_first_frames(reader.topics, hello.seq, since, counts))
+        yield b"".join(_first_frames(reader.topics, hello.seq, since, counts, alarms))
         async for frame in reader.frames():
             if session is not None and not api.sessions.is_open(session):
                 return
@@ -80,10 +87,16 @@ def _rights(session: Session | None) -> list[str]:
 
 
 def _first_frames(
-    topics: frozenset[Topic], seq: int, since: int | None, counts: CountsFrame
+    topics: frozenset[Topic],
+    seq: int,
+    since: int | None,
+    counts: CountsFrame,
+    alarms: AlarmsFrame,
 ) -> Iterable[bytes]:
     """Yield what a reader is given before anything changes."""
     if "counts" in topics:
         yield sse_frame("counts", counts)
+    if "alarms" in topics:
+        yield sse_frame("alarms", alarms)
     if "jobs" in topics and since is not None and since != seq:
         yield sse_frame("jobs", JobsFrame(seq=seq, reset=True))

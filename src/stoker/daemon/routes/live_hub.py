@@ -18,6 +18,7 @@ from stoker.daemon.control.change_collector import ChangeCollector, Update
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.http.codec import encode
 from stoker.engine import CommandRejected
+from stoker.schema.live import AlarmsFrame
 
 FRAME_SECONDS = 0.1
 """Changes of this time are one frame."""
@@ -170,6 +171,8 @@ class LiveHub:
             self._send("counts", update.counts)
         if update.sweeps:
             self._send("sweeps", {"seq": update.seq, "sweeps": update.sweeps})
+        if update.alarms is not None:
+            self._send("alarms", AlarmsFrame(seq=update.seq, alarms=update.alarms))
         if update.has_nodes:
             self._send("nodes", {"seq": update.seq})
 

@@ -46,6 +46,7 @@ def _exposition(
     exported.add_build(text)
     exported.add_jobs(text, state, now, with_users)
     exported.add_gpus(text, state, figures)
+    exported.add_alarms(text, state)
     exported.add_gpu_time(text, state, now, figures)
     text.counter(
         "stoker_job_submissions_total", "Jobs that were submitted.", [({}, counters.submissions)]

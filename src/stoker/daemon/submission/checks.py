@@ -10,9 +10,11 @@ from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest, describe
 from stoker.core.model.spec import FileTransfer, Spec
 from stoker.core.model.units import THOUSAND, BadValue, format_amount
+from stoker.core.options.notify import MAIL
 from stoker.core.placement.infeasible import infeasibility_reason, max_parts
 from stoker.core.state.record import NOT_REACHED_YET
 from stoker.core.state.state import State
+from stoker.daemon.context import RequestContext
 from stoker.daemon.submission.environment import search_path
 from stoker.engine import CommandRejected
 from stoker.executors.launch import container
@@ -199,3 +201,17 @@ def unreachable_warnings(state: State, request: ResourceRequest) -> list[str]:
     names = unreachable[:3]
     reasons = "; ".join(f"{name}: {state.record.unreachable[name].reason}" for name in names)
     return [f"it stays pending for {' and '.join(names)}, which cannot be reached ({reasons})"]
+
+
+def check_targets(context: RequestContext, spec: Spec) -> list[str]:
+    """Reject targets of notifications that do not exist; return a warning if no mail is sent."""
+    names = context.notify_targets()
+    mails = [name for name, _ in spec.notify if name.startswith(MAIL)]
+    for name, _ in spec.notify:
+        if name not in mails and name not in names:
+            known = f"there are: {', '.join(names)}" if names else "write [notify.NAME] there"
+            raise BadValue(f"--notify {name}: there is no such target in config.toml; {known}.")
+    if mails and not context.sends_mail():
+        return [("no e-mail is sent: config.toml has no [notify.NAME] with smtp, and no sendmail"
+                " is installed")]  # fmt: skip
+    return []

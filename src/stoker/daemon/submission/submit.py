@@ -23,6 +23,7 @@ from stoker.daemon.submission.checks import (
     check_program,
     check_queue_limits,
     check_satisfiable,
+    check_targets,
     unreachable_warnings,
     whole_gpus_if_sizes_unknown,
 )
@@ -113,6 +114,7 @@ def prepare(
         if state.record.unreachable:
             wanted.warnings += unreachable_warnings(state, effective)
     check_queue_limits(state, spec)
+    wanted.warnings += check_targets(context, spec)
     spec = limit_to_queue(state, spec)
     hash, recorded = record_spec(state, spec, now.wall)
     queue = state.record.queues.get(spec.queue)

@@ -14,6 +14,7 @@ from math import inf
 from typing import Any
 
 from stoker.core import events as e
+from stoker.core.alarms.samples import JobSample
 from stoker.core.launch import training_env as contract
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.state.state import State
@@ -253,6 +254,21 @@ class TrainingMonitor:
         if steps is not None and steps.e is not None and steps.e >= (report.epoch or 0):
             view |= {"epoch": steps.e, "step": steps.n, "step_seconds": seconds(steps.s)}
         return view
+
+    def sample(self, job: int) -> JobSample | None:
+        """Return what a job has reported by now, None without a report."""
+        current = self.reports.get(job)
+        if current is None:
+            return None
+        report, local = current.report, current.local_metrics
+        steps = self.live(job).get("step")
+        total = report.total
+        return JobSample(
+            at=0.0,
+            progress=(report.offset, steps, local.offset) if report.hello or local.offset else None,
+            is_done=total is not None and report.finished >= total,
+            nan_metrics=report.nan_metrics + local.nan_metrics,
+        )
 
     # -- ended attempts -----------------------------------------------------------------
 

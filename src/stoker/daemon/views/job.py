@@ -14,6 +14,7 @@ from stoker.core.model.job import NO_PROGRESS, Job
 from stoker.core.model.lifecycle import FAILED_STATES, STATE_CODES, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
+from stoker.daemon.views.alarm import job_alarms
 from stoker.daemon.views.format import command_text, iso, request_view
 from stoker.daemon.views.placement import devices_of, gpu_uuids, last_logs, node_names, parts_view
 from stoker.daemon.views.training import Live, container_view, training_view
@@ -98,6 +99,8 @@ def job_view(
         external_id=UNSET if job.external_id is None else job.external_id,
         hosts=UNSET if job.external_id is None else list(job.hosts),
         attach=_terminal(job) if spec.pty and job.state is JobState.RUNNING else UNSET,
+        alarms=(job_alarms(state, job.id) if state is not None else []) or UNSET,
+        advice=job.advice or UNSET,
         tail=_tail(out, err, tail) if tail and job.state in FAILED_STATES else UNSET,
     )
 

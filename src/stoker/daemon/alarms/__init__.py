@@ -1,0 +1,1 @@
+"""Alarms: samples of GPUs, reports and logs for the rules in the core."""

@@ -1,0 +1,1 @@
+"""Notifications: messages about jobs and alarms, kept in an outbox until they are delivered."""

@@ -1,0 +1,189 @@
+"""Messages about jobs, arrays, sweeps and alarms, from the state."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stoker.core.model.alarm import Alarm
+from stoker.core.model.job import Job
+from stoker.core.model.lifecycle import FAILED_STATES, JobState
+from stoker.core.model.spec import Spec
+from stoker.core.model.sweep import CANCELLED, DONE, FAILED, STOPPED, Sweep
+from stoker.core.model.units import approximate_duration, short_number
+from stoker.core.model.usage import GpuUsage
+from stoker.core.state.state import State
+from stoker.daemon.context import RequestContext
+from stoker.daemon.notifications.message import Message
+from stoker.daemon.views.job import last_lines
+from stoker.daemon.views.placement import last_logs, node_names
+from stoker.store.port import JobQuery
+
+LOG_LINES = 5
+MAX_METRICS = 3
+WORDS = {"gpu_idle": "idle", "gpu_unused": "unused", "nan": "NaN", "ecc": "ECC", "xid": "Xid"}
+"""Kinds of alarms in words, where these are not the kind itself."""
+
+
+def events_of(spec: Spec) -> set[str]:
+    """Return everything that targets of a job are notified of."""
+    return {event for _, events in spec.notify for event in events}
+
+
+def job_end(job: Job, spec: Spec, logs: str) -> Message:
+    """Return the message about the end of a job."""
+    is_failure = job.state in FAILED_STATES
+    what = "done" if job.state is JobState.COMPLETED else job.state.value
+    lines = [job.cause] if job.cause and is_failure else []
+    lines.append(_time_line(job))
+    if metrics := job.progress.metrics:
+        shown = list(metrics.items())[:MAX_METRICS]
+        lines.append(", ".join(f"{name} {value:.4g}" for name, value in shown))
+    if job.advice:
+        lines.append(job.advice)
+    out, err = last_logs(job, spec, (node_names(job) or [""])[0], logs)
+    log = last_lines(err or out, LOG_LINES) or (last_lines(out, LOG_LINES) if err else [])
+    return Message(
+        key=f"end/{job.id}/{job.attempt}",
+        event="fail" if is_failure else "end",
+        title=f"{_name(job)} {what}",
+        lines=[line for line in lines if line],
+        log=log,
+        command=f"stoker retry {job.label}" if is_failure else f"stoker show {job.label}",
+        facts=_facts(job, spec),
+    )
+
+
+def job_started(job: Job, spec: Spec) -> Message:
+    """Return the message about the start of an attempt."""
+    where = ", ".join(node_names(job))
+    is_member = job.array is not None and "tasks" not in events_of(spec)
+    return Message(
+        # Of an array, the first start only.
+        key=f"start/array/{job.array}" if is_member else f"start/{job.id}/{job.attempt}",
+        event="start",
+        title=f"array {job.array} {job.name} started" if is_member else f"{_name(job)} started",
+        lines=[f"on {where}"] if where else [],
+        command=f"stoker logs -f {job.label}",
+        facts=_facts(job, spec),
+    )
+
+
+def job_requeued(job: Job, spec: Spec) -> Message:
+    """Return the message about an attempt that has ended and is repeated."""
+    past = job.past[-1]
+    return Message(
+        key=f"requeue/{job.id}/{past.attempt}",
+        event="requeue",
+        title=f"{_name(job)} is requeued",
+        lines=[past.cause],
+        command=f"stoker why {job.label}",
+        facts=_facts(job, spec),
+    )
+
+
+def array_end(job: Job, spec: Spec, context: RequestContext) -> Message:
+    """Return the message about an array, after the end of its last member."""
+    array = job.array or job.id
+    outcomes = {
+        DONE: [JobState.COMPLETED], FAILED: list(FAILED_STATES), CANCELLED: [JobState.CANCELLED]
+    }  # fmt: skip
+    counts = {
+        name: context.store.count_jobs(JobQuery(array=array, states=[s.value for s in states]))
+        for name, states in outcomes.items()
+    }
+    return Message(
+        key=f"array/{array}/{job.id}/{job.attempt}",
+        event="fail" if counts[FAILED] else "end",
+        title=f"array {array} {job.name}: {_counts_text(counts)}",
+        command=f"stoker history {array}",
+        facts={"array": array, "name": job.name, "user": job.user, "counts": counts},
+    )
+
+
+def sweep_end(sweep: Sweep, state: State) -> Message:
+    """Return the message about the end of a sweep."""
+    best = []
+    if sweep.best is not None:
+        trial = state.jobs.get(sweep.best_job or 0)
+        by = f" by trial {trial.index}" if trial is not None else ""
+        best = [f"best {sweep.metric} {sweep.best:.6g}{by}"]
+    causes = Counter(
+        state.jobs[id].cause or "?" for id in state.unacknowledged
+        if state.jobs[id].array == sweep.id
+    )  # fmt: skip
+    if causes:
+        cause, count = causes.most_common(1)[0]
+        best.append(f"most frequent cause: {cause} ×{count}")
+    return Message(
+        key=f"sweep/{sweep.id}/{sweep.ended_at}",
+        event="fail" if sweep.counts.get(FAILED) else "end",
+        title=f"sweep {sweep.id} {sweep.name}: {_counts_text(sweep.counts)}",
+        lines=best,
+        command=f"stoker show {sweep.id}",
+        facts={"sweep": sweep.id, "name": sweep.name, "user": sweep.user,
+               "counts": dict(sweep.counts), "best": sweep.best},
+    )  # fmt: skip
+
+
+def alarm_raised(alarm: Alarm, state: State) -> Message:
+    """Return the message about an alarm."""
+    job = state.jobs.get(alarm.job) if alarm.job is not None else None
+    word = WORDS.get(alarm.kind, alarm.kind)
+    on = f" (GPU {alarm.node}/{alarm.gpu})" if alarm.gpu is not None else ""
+    if job is None:
+        title, command = f"GPU {alarm.node}/{alarm.gpu}: {word}", "stoker alarms"
+        facts: dict[str, object] = {}
+    else:
+        title, command = f"{_name(job)}: {word}{on}", f"stoker logs {job.label}"
+        facts = _facts(job, state.spec(job))
+    return Message(
+        key=f"alarm/{alarm.key}/{alarm.since:.0f}",
+        event="alarm",
+        title=title,
+        lines=[alarm.text],
+        command=command,
+        facts={**facts, "alarm": alarm.kind, "node": alarm.node, "gpu": alarm.gpu},
+    )
+
+
+def queue_empty(job: Job) -> Message:
+    """Return the message that the queue is empty, since the end of a job."""
+    return Message(
+        key=f"empty/{job.id}/{job.attempt}", event="empty", title="the queue is empty",
+        command="stoker history",
+    )  # fmt: skip
+
+
+def _name(job: Job) -> str:
+    return f"job {job.label} {job.name}".strip()
+
+
+def _facts(job: Job, spec: Spec) -> dict[str, object]:
+    return {
+        "job_id": job.label, "job_name": job.name, "user": job.user, "queue": spec.queue,
+        "state": job.state.value, "code": job.result, "cause": job.cause,
+    }  # fmt: skip
+
+
+def _time_line(job: Job) -> str:
+    """Return `1.2 h, 2.4 GPU-h, 83 % busy`."""
+    parts = []
+    if job.started_at is not None and job.ended_at is not None:
+        parts.append(approximate_duration(max(job.ended_at - job.started_at, 0.0)))
+    return ", ".join(parts + _usage_parts(job.usage))
+
+
+def _usage_parts(usage: GpuUsage) -> list[str]:
+    parts = []
+    if usage.held >= 60:
+        parts.append(f"{short_number(usage.held / 3600)} GPU-h")
+    if usage.measured:
+        parts.append(f"{100 * usage.busy / usage.measured:.0f} % busy")
+    return parts
+
+
+def _counts_text(counts: dict[str, int]) -> str:
+    shown = [f"{counts.get(DONE, 0)} {DONE}", f"{counts.get(FAILED, 0)} {FAILED}"]
+    return ", ".join(
+        shown + [f"{counts[name]} {name}" for name in (STOPPED, CANCELLED) if counts.get(name)]
+    )

@@ -1,0 +1,33 @@
+"""Targets of notifications."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class TargetView(Struct, kw_only=True):
+    """A target, and what became of the messages for it in the last 14 days."""
+
+    name: str
+    kind: str
+    on: list[str] = []
+    """What is sent to it about every job."""
+    sent: int = 0
+    pending: int = 0
+    failed: int = 0
+    error: str | None = None
+    """Why the last delivery failed; null after one that succeeded."""
+
+
+class TargetList(Struct, kw_only=True):
+    """Reply of `GET /notifications`."""
+
+    targets: list[TargetView]
+
+
+class DeliveryReply(Struct, kw_only=True):
+    """Reply of `POST /notifications/test`."""
+
+    target: str
+    error: str | None = None
+    """Why the message was not accepted."""

@@ -1,0 +1,169 @@
+"""Readings, reports and logs become alarm events, at a bounded pace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.scenario import Scenario, gpus
+from stoker.core import events as e
+from stoker.core.alarms.samples import JobSample
+from stoker.core.model.alarm import AlarmLimits
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.daemon.alarms import monitor as module
+from stoker.daemon.alarms.monitor import AlarmMonitor
+from stoker.engine import Instant
+from stoker.probes.gpu_reading import GpuProcess, GpuUse
+from virtual_reactor import VirtualReactor
+
+MINUTE = 60.0
+
+
+class MonitorFixture:
+    """A node `here` with two GPUs and a monitor, in virtual time."""
+
+    def __init__(self, logs: Path) -> None:
+        self.scenario = Scenario(gpus=0)
+        cards = [DeviceFacts(name=str(n), memory=24_000, uuid=f"GPU-{n}") for n in range(2)]
+        facts = NodeFacts(name="here", types={"gpu": tuple(cards)})
+        self.scenario.tell(e.NodeJoined(at=self.scenario.now, facts=facts))
+        self.samples: dict[int, JobSample] = {}
+        self.memory: dict[int, dict[str, int]] = {}
+        self.reactor = VirtualReactor()
+        self.monitor = AlarmMonitor(
+            AlarmLimits(), "here", str(logs), self.reactor, self.samples.get,
+            lambda job: self.memory.get(job, {}), self.clock,
+        )  # fmt: skip
+
+    def clock(self) -> Instant:
+        return Instant(self.scenario.now, self.scenario.boot)
+
+    def start(self, amount: float = 1) -> int:
+        job = self.scenario.submit(gpus(amount))
+        self.scenario.run(job)
+        return job
+
+    def read(self, **use: Any) -> None:
+        given = {"memory_used": 1000, "utilization": 50, "temperature": 40, "power": 100.0,
+                 "processes": (), "processes_known": True, **use}  # fmt: skip
+        uses = {f"GPU-{n}": GpuUse(uuid=f"GPU-{n}", **given) for n in range(2)}
+        self.monitor.on_reading(self.scenario.state, "here", uses)
+
+    def collect(self) -> list[str]:
+        """Apply what the monitor returns; return raised kinds, `-kind` of cleared ones."""
+        kinds = []
+        for event in self.monitor.collect(self.scenario.state):
+            self.scenario.tell(event)
+            assert isinstance(event, e.AlarmRaised | e.AlarmCleared)
+            sign = "-" if isinstance(event, e.AlarmCleared) else ""
+            kinds.append(f"{sign}{event.alarm.kind}")
+        return kinds
+
+    def pass_time(self, seconds: float, **use: Any) -> list[str]:
+        kinds = []
+        end = self.scenario.now + seconds
+        while self.scenario.now < end:
+            self.scenario.now += 2.0
+            self.read(**use)
+            kinds += self.collect()
+        return kinds
+
+
+@pytest.fixture
+def fixture(tmp_path: Path) -> MonitorFixture:
+    return MonitorFixture(tmp_path)
+
+
+def test_an_idle_gpu(fixture: MonitorFixture) -> None:
+    job = fixture.start()
+    fixture.memory[job] = {"0": 1000}
+    assert fixture.pass_time(19 * MINUTE + 50, utilization=0) == []
+    assert fixture.pass_time(MINUTE, utilization=0) == ["gpu_idle"]
+    assert fixture.pass_time(MINUTE, utilization=90) == ["-gpu_idle"]
+
+
+def test_memory_shows_a_process_that_the_driver_does_not_list(fixture: MonitorFixture) -> None:
+    fixture.start()
+    assert fixture.pass_time(11 * MINUTE, utilization=0, memory_used=500) == []
+    assert fixture.pass_time(30 * MINUTE, utilization=0, memory_used=500) == ["gpu_idle"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [{"processes_known": False}, {"processes": (GpuProcess(pid=1, memory=3),)}],
+)
+def test_a_driver_that_lists_no_or_other_processes(
+    fixture: MonitorFixture, use: dict[str, Any]
+) -> None:
+    fixture.start()
+    assert fixture.pass_time(15 * MINUTE, utilization=0, memory_used=3, **use) == []
+
+
+def test_an_unused_gpu(fixture: MonitorFixture) -> None:
+    fixture.start()
+    assert fixture.pass_time(11 * MINUTE, utilization=0, memory_used=3) == ["gpu_unused"]
+
+
+def test_reports_and_logs_are_looked_at(fixture: MonitorFixture, tmp_path: Path) -> None:
+    job = fixture.start()
+    fixture.samples[job] = JobSample(at=0.0, nan_metrics=("loss",))
+    assert fixture.pass_time(2 * module.CHECK_SECONDS) == ["nan"]
+    fixture.samples[job] = JobSample(at=0.0)
+    assert fixture.pass_time(2 * module.CHECK_SECONDS) == ["-nan"]
+    (tmp_path / f"{job}.out").write_text("loss nan\nloss nan\n")
+    assert fixture.pass_time(2 * module.CHECK_SECONDS) == ["nan"]
+
+
+def test_many_jobs_are_looked_at_in_several_turns(
+    fixture: MonitorFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "JOBS_PER_TURN", 2)
+    seen: list[int] = []
+    monkeypatch.setattr(AlarmMonitor, "_check", lambda self, state, job, now: seen.append(job.id))
+    jobs = [fixture.start(0.2) for _ in range(5)]
+    fixture.collect()
+    assert seen == []  # the reports are not read yet
+    fixture.scenario.now += module.CHECK_SECONDS
+    for expected in (jobs[:2], jobs[2:4], jobs[4:]):
+        fixture.collect()
+        assert seen == expected
+        seen.clear()
+        fixture.scenario.now += module.PAUSE_SECONDS
+    fixture.collect()
+    assert seen == []
+    fixture.scenario.now += module.CHECK_SECONDS
+    fixture.collect()
+    assert seen == jobs[:2]
+
+
+def test_without_jobs_no_timer_is_set(fixture: MonitorFixture) -> None:
+    assert fixture.collect() == []
+    assert fixture.reactor.next_due() is None
+    fixture.start()
+    fixture.collect()
+    assert fixture.reactor.next_due() is not None
+
+
+def test_advice_comes_before_the_end(fixture: MonitorFixture) -> None:
+    job = fixture.start(2)
+    fixture.memory[job] = {"0": 1000}
+    end = e.ProcessExited(at=fixture.scenario.now, job=job, attempt=0, code=0)
+    for _ in range(400):
+        fixture.scenario.now += 2.0
+        uses = {
+            f"GPU-{n}": GpuUse(
+                uuid=f"GPU-{n}", memory_used=1000 - 1000 * n, utilization=90 - 90 * n,
+                temperature=40, power=1.0, processes=(), processes_known=True,
+            )
+            for n in range(2)
+        }  # fmt: skip
+        fixture.monitor.on_reading(fixture.scenario.state, "here", uses)
+    end = e.ProcessExited(at=fixture.scenario.now, job=job, attempt=0, code=0)
+    advice, last = fixture.monitor.before_ends([end], fixture.scenario.state)
+    assert last is end
+    assert isinstance(advice, e.AlarmRaised)
+    assert advice.alarm.kind == "over_requested"
+    failed = e.ProcessExited(at=fixture.scenario.now, job=job, attempt=0, code=1)
+    assert fixture.monitor.before_ends([failed], fixture.scenario.state) == [failed]
