@@ -176,15 +176,10 @@ async function loadHours(): Promise<void> {
 }
 
 async function loadAlarms(): Promise<void> {
-  try {
-    const before = new Set(alarms.peek().map(alarmKey));
-    alarms.value = (await get<{ alarms: Alarm[] }>("alarms")).alarms;
-    const added = alarms.peek().filter((alarm) => !before.has(alarmKey(alarm)));
-    if (added.length) say(added.length > 1 ? `${added.length} new alarms` : `alarm: ${added[0]!.text}`);
-  } catch (error) {
-    // A daemon without alarms.
-    if (!(error instanceof ApiError && error.status === 404)) throw error;
-  }
+  const before = new Set(alarms.peek().map(alarmKey));
+  alarms.value = (await get<{ alarms: Alarm[] }>("alarms")).alarms;
+  const added = alarms.peek().filter((alarm) => !before.has(alarmKey(alarm)));
+  if (added.length) say(added.length > 1 ? `${added.length} new alarms` : `alarm: ${added[0]!.text}`);
 }
 
 export const alarmKey = ({ kind, job, node, gpu }: Alarm): string => [kind, job, node, gpu].join();
