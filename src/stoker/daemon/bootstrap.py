@@ -27,6 +27,7 @@ from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.gpus.history import GpuHistory
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.gpus.recorder import GpuRecorder
+from stoker.daemon.http import credentials
 from stoker.daemon.http.server import HttpServer
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
@@ -47,6 +48,7 @@ from stoker.executors.clusters import KINDS
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.report_tokens import ReportAccess, ReportTokens
 from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import Reading
 from stoker.store.port import Store, StoreError, StoreFenced
@@ -120,10 +122,11 @@ def build_daemon(
         ExecutorPaths(run, paths.exits, paths.scripts, sockets), install, paths.supervisors,
         reactor, secret, blob, settings.grace, Cgroups.find(), engine=settings.containers.engine,
     )  # fmt: skip
-    factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob)
+    reports = _report_access(paths.state)
+    factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob, reports)
     daemon = assemble_daemon(
         store, local, factories, reading, reactor, settings, facts.name,
-        places.logs_dir(), paths.scripts, faults,
+        places.logs_dir(), paths.scripts, faults, reports.tokens,
         job_source or JobSource(), store_name, alerts, idle_exit,
     )  # fmt: skip
     extra_gpus = _not_elsewhere(daemon.engine.state, facts.name, extra_gpus)
@@ -143,9 +146,21 @@ def build_daemon(
     return daemon
 
 
+def _report_access(state: str) -> ReportAccess:
+    """Return what pods need to send training reports over HTTP."""
+    certificate = f"{state}/tls.crt"
+
+    def fingerprint() -> str | None:
+        return credentials.fingerprint(certificate) if os.path.exists(certificate) else None
+
+    tokens = ReportTokens(lambda: credentials.load_token(state, credentials.REPORT_KEY_NAME))
+    return ReportAccess(tokens, fingerprint)
+
+
 def _factories(
-    sockets: str, notes: str, local: LocalExecutor, secret: ReadBlob, blob: ReadBlob
-) -> dict[str, ExecutorFactory]:
+    sockets: str, notes: str, local: LocalExecutor, secret: ReadBlob, blob: ReadBlob,
+    reports: ReportAccess,
+) -> dict[str, ExecutorFactory]:  # fmt: skip
     """Return factories by kind of node; each imports what it needs for the first node."""
 
     def build_environment() -> AgentEnvironment:
@@ -169,7 +184,7 @@ def _factories(
     def build_kubernetes() -> KubernetesFactory:
         from stoker.executors.kubernetes.factory import KubernetesFactory
 
-        return KubernetesFactory(environment.get())
+        return KubernetesFactory(environment.get(), reports)
 
     environment, ssh = Lazy(build_environment), Lazy(build_ssh)
     slurm, kubernetes = Lazy(build_slurm), Lazy(build_kubernetes)
@@ -187,8 +202,8 @@ def _factories(
 def assemble_daemon(
     store: Store, local: LocalExecutor, factories: Mapping[str, ExecutorFactory],
     reading: Reading, reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
-    faults: FaultTracker, job_source: JobSource, store_name: str = "",
-    alerts: Iterable[str] = (), idle_exit: float | None = None,
+    faults: FaultTracker, report_tokens: ReportTokens, job_source: JobSource,
+    store_name: str = "", alerts: Iterable[str] = (), idle_exit: float | None = None,
 ) -> Daemon:  # fmt: skip
     """Build the parts of the loop, bottom up, around executors and a store."""
     engine = Engine(store, system_clock, faults)
@@ -268,7 +283,7 @@ def assemble_daemon(
     )
     daemon = Daemon(
         settings, context, engine, reactor, dispatcher, sync, publisher, local, registry, gpus,
-        training, sweeps, forecasts, faults, job_source, idle_exit,
+        training, sweeps, forecasts, faults, report_tokens, job_source, idle_exit,
     )  # fmt: skip
     return daemon
 

@@ -26,7 +26,17 @@ from stoker.daemon.http.codec import (
     reply,
 )
 from stoker.daemon.http.permission import METRICS_PATHS
-from stoker.daemon.routes import admin, cluster, columns, jobs, live, prometheus, sessions, usage
+from stoker.daemon.routes import (
+    admin,
+    cluster,
+    columns,
+    jobs,
+    live,
+    prometheus,
+    reports,
+    sessions,
+    usage,
+)
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
 from stoker.daemon.routes.page_files import page_file
@@ -41,6 +51,7 @@ from stoker.schema import queue as q
 from stoker.schema import requests as r
 from stoker.schema import session as w
 from stoker.schema import sweep as s
+from stoker.schema import training as t
 from stoker.schema import usage as u
 
 if TYPE_CHECKING:
@@ -126,6 +137,8 @@ ROUTES = (
     ApiRoute("GET", "/jobs/{selector}/metrics", jobs.metrics, j.MetricsReply,
              query={"names": str, "points": int}),
     ApiRoute("GET", "/jobs/{selector}/usage", jobs.usage, g.UsageReply),
+    ApiRoute("POST", "/report", reports.receive, t.ReportReply,
+             query={"offset": int, "written": str}),
     ApiRoute("POST", "/wait", jobs.wait, j.WaitReply, r.Wait),
     ApiRoute("POST", "/cancel", command(job_actions.cancel), j.ActionReply, r.Cancel),
     ApiRoute("POST", "/kill", command(job_actions.kill), j.ActionReply, r.Kill),
@@ -191,7 +204,8 @@ def build_app(daemon: Daemon, mode: str, listeners: TcpListeners) -> ASGIApp:
     app = Starlette(routes=routes, exception_handlers=ERROR_HANDLERS)
     settings = daemon.settings
     open_paths = METRICS_PATHS if settings.metrics.open else ()
-    return AuthMiddleware(app, api.sessions, frozenset(settings.api.names), open_paths)
+    names = frozenset(settings.api.names)
+    return AuthMiddleware(app, api.sessions, names, open_paths, daemon.report_tokens)
 
 
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:

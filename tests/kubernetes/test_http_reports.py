@@ -1,0 +1,124 @@
+"""Training reports over HTTP, from pods on a real kubelet."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from daemon.reports.report_server import ATTEMPT, ReportServer
+from e2e.daemon_fixture import DaemonFixture, until
+from kubernetes.handover_bench import HandoverBench
+from kubernetes.kubelet_node import IMAGE, KubeletNode
+from stoker.core import events as e
+
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
+
+EPOCHS = 40
+TRAIN = f"""\
+import time
+from stoker.training import job
+for epoch in job.epochs({EPOCHS}):
+    for step in range(5):
+        time.sleep(0.1)
+        job.measure()
+    job.report(loss=1.0 / (epoch + 1))
+print('trained')
+"""
+
+
+@pytest.fixture
+def lab(real: KubeletNode, idle: DaemonFixture) -> DaemonFixture:
+    """A daemon that pods reach, whose cluster has the real node."""
+    with socket.create_server((real.cluster.host_address, 0)) as free:
+        address = f"{real.cluster.host_address}:{free.getsockname()[1]}"
+    home = idle.home.parent
+    idle.home.mkdir(exist_ok=True)
+    (idle.home / "config.toml").write_text(f"""\
+[api]
+listen = "{address}"
+
+[clusters.lab]
+address = "kubernetes://"
+image = "{IMAGE}"
+report_address = "{address}"
+volumes = {{ "{home}" = "hostPath:{home}" }}
+""")
+    idle.up()
+    until(
+        lambda: any(n["name"] == "lab" and n["state"] == "up" for n in idle.client.nodes()["nodes"])
+    )
+    return idle
+
+
+def reported(node: KubeletNode, pod: str) -> int:
+    """Return how many lines of the report are in the log of a pod."""
+    lines = node.cluster.kubectl("logs", pod).splitlines()
+    return sum(line.startswith("~stoker") and line.split()[1] == "r" for line in lines)
+
+
+def epochs_done(box: DaemonFixture) -> int:
+    return int(box.job("1")["training"]["epochs_done"])
+
+
+def test_epochs_arrive_over_http_and_by_the_log_while_the_daemon_is_away(
+    lab: DaemonFixture, real: KubeletNode
+) -> None:
+    lab.script("train.py", TRAIN)
+    lab.submit("--training", "python3", "train.py")
+    until(lambda: epochs_done(lab) >= 4, 120)
+    (pod,) = real.cluster.pods()
+    before = reported(real, pod)
+    assert before <= 6, "the first second, before the daemon has answered"
+    lab.crash()
+    until(lambda: reported(real, pod) > before + 4, 60)
+    lab.up()
+    known = epochs_done(lab)
+    until(lambda: epochs_done(lab) >= min(known + 6, EPOCHS - 1), 60)
+    end = lab.end_of("1", 120)
+    assert (end["result"], end["training"]["epochs_done"]) == (0, EPOCHS), end
+    points = lab.client.metrics("1")["series"]["loss"]["points"]
+    assert len(points) == EPOCHS
+    shown = lab.stoker("show", "1", "--json").stdout + (lab.state / "daemon.log").read_text()
+    assert "STOKER_REPORT_ACCESS" not in shown
+
+
+def test_a_stop_request_arrives_over_http(
+    tmp_path: Path, kubelet_node: KubeletNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a command in the pod, and at the end of an epoch."""
+    for name, value in kubelet_node.cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    kubelet_node.cluster.use_nodes("real")
+    bench = HandoverBench(tmp_path, kubelet_node.cluster)
+    server = ReportServer(
+        tmp_path / "reports", bench.executor, f"{kubelet_node.cluster.host_address}:0"
+    )
+    try:
+        settings = replace(bench.executor.settings, report_access=server.describe)
+        bench.executor.settings = settings
+        launch = bench.script(ATTEMPT, f"python3 -c '{TRAIN.replace(chr(39), chr(34))}'")
+        extra = launch.extra | {"JOB_UUID": f"{bench.install[:8]}-7"}
+        bench.executor.start(
+            replace(
+                launch, extra=extra, needs_report_directory=True, is_training=True,
+                checkpoints=str(tmp_path / "work" / f"{bench.install[:8]}-7"),
+                reports=str(tmp_path / "training/7.0"),
+            )
+        )  # fmt: skip
+        monitor = server.box.monitor
+        bench.until(lambda: (monitor.reports.get(7) and monitor.reports[7].report.counted) == 2)
+        commands: list[object] = []
+        monkeypatch.setattr(bench.api, "run", lambda argv, _: commands.append(argv))
+        bench.executor.send_control(ATTEMPT, 0, "stop", "job 9 needs the GPU")
+        (end,) = bench.until(
+            lambda: [each for each in bench.sink.events if isinstance(each, e.ProcessExited)]
+        )
+        assert (end.code, commands) == (75, [])
+        report = monitor.reports[7].report
+        assert report.stopped
+        assert 3 <= report.counted < EPOCHS
+    finally:
+        server.close()
+        bench.stop()
+        kubelet_node.cluster.delete_pods()
