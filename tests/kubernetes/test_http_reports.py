@@ -65,7 +65,7 @@ def test_epochs_arrive_over_http_and_by_the_log_while_the_daemon_is_away(
     lab: DaemonFixture, real: KubeletNode
 ) -> None:
     lab.script("train.py", TRAIN)
-    lab.submit("--training", "python3", "train.py")
+    lab.submit("--epochs", EPOCHS, "python3", "train.py")
     until(lambda: epochs_done(lab) >= 4, 120)
     (pod,) = real.cluster.pods()
     before = reported(real, pod)

@@ -29,12 +29,13 @@ from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.gpus.recorder import GpuRecorder
 from stoker.daemon.http import credentials
 from stoker.daemon.http.server import HttpServer
+from stoker.daemon.identity_files import restore_files, save_files
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
 from stoker.daemon.paths import DaemonPaths
-from stoker.daemon.recovery import recover_state
+from stoker.daemon.recovery import environments_in_use, recover_state
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.lazy import Lazy
 from stoker.daemon.runtime.reactor import EpollReactor
@@ -52,7 +53,7 @@ from stoker.executors.report_tokens import ReportAccess, ReportTokens
 from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import Reading
 from stoker.store.port import Store, StoreError, StoreFenced
-from stoker.store.select import moved_warning, open_store, select_store
+from stoker.store.select import StoreConfig, moved_warning, open_store, select_store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -67,6 +68,9 @@ if TYPE_CHECKING:
     from stoker.executors.ssh.factory import SshExecutorFactory
 
 logger = logging.getLogger(__name__)
+
+SQLITE = StoreConfig().shown
+"""The name of the store that is a file of the state directory."""
 
 ReadBlob = Callable[[str], bytes | None]
 """Returns what is stored under a hash."""
@@ -110,6 +114,8 @@ def build_daemon(
     store, store_name, alerts = _open_store(paths.state, db, settings)
     if is_given:
         places.write_options(declared, gpus=gpus, resources=resources)
+    if store_name != SQLITE:
+        restore_files(store, paths.state)
     install = install_id(paths.state)
     run = f"{paths.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
@@ -300,6 +306,13 @@ def build_http_server(daemon: Daemon, mode: str, addresses: Sequence[str] = ()) 
         daemon.reactor, build_app, daemon.reject_commands, addresses, lazy=mode == "feed",
         metrics_addresses=daemon.settings.metrics.listen if mode != "feed" else (),
     )  # fmt: skip
+
+
+def keep_identity(daemon: Daemon, paths: DaemonPaths) -> None:
+    """Let a database server have what a daemon on another host needs to continue the state."""
+    if daemon.context.store_name != SQLITE:
+        credentials.load_token(paths.state, credentials.REPORT_KEY_NAME)  # creates it
+        save_files(daemon.store, paths.state, environments_in_use(daemon))
 
 
 def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: HttpServer) -> None:

@@ -77,7 +77,7 @@ class ReportServer:
     ) -> None:
         """`executor`: one that has a pod, instead of one without a cluster."""
         self.base, self.state_dir = base, base / "state"
-        self.state_dir.mkdir()
+        self.state_dir.mkdir(parents=True)
         self.box = MonitorFixture(base)
         added = NodeAdded(
             at=1.0, name="lab", address="kubernetes://", key=None, executor="kubernetes"
