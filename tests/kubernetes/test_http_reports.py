@@ -1,6 +1,5 @@
 """Training reports over HTTP, from pods on a real kubelet."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,9 @@ from msgspec.structs import replace
 
 from daemon.reports.report_server import ATTEMPT, ReportServer
 from e2e.daemon_fixture import DaemonFixture, until
+from kubernetes.actions import add_reporting_cluster
 from kubernetes.handover_bench import HandoverBench
-from kubernetes.kubelet_node import IMAGE, KubeletNode
+from kubernetes.kubelet_node import KubeletNode
 from stoker.core import events as e
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
@@ -29,25 +29,7 @@ print('trained')
 
 @pytest.fixture
 def lab(real: KubeletNode, idle: DaemonFixture) -> DaemonFixture:
-    """A daemon that pods reach, whose cluster has the real node."""
-    with socket.create_server((real.cluster.host_address, 0)) as free:
-        address = f"{real.cluster.host_address}:{free.getsockname()[1]}"
-    home = idle.home.parent
-    idle.home.mkdir(exist_ok=True)
-    (idle.home / "config.toml").write_text(f"""\
-[api]
-listen = "{address}"
-
-[clusters.lab]
-address = "kubernetes://"
-image = "{IMAGE}"
-report_address = "{address}"
-volumes = {{ "{home}" = "hostPath:{home}" }}
-""")
-    idle.up()
-    until(
-        lambda: any(n["name"] == "lab" and n["state"] == "up" for n in idle.client.nodes()["nodes"])
-    )
+    add_reporting_cluster(idle, real)
     return idle
 
 
@@ -65,8 +47,9 @@ def test_epochs_arrive_over_http_and_by_the_log_while_the_daemon_is_away(
     lab: DaemonFixture, real: KubeletNode
 ) -> None:
     lab.script("train.py", TRAIN)
-    lab.submit("--epochs", EPOCHS, "python3", "train.py")
-    until(lambda: epochs_done(lab) >= 4, 120)
+    lab.submit("--gpus", "1", "--epochs", EPOCHS, "python3", "train.py")
+    until(lambda: epochs_done(lab) >= 4 or lab.job("1")["result"] is not None, 120)
+    assert lab.job("1")["result"] is None, lab.output("1")
     (pod,) = real.cluster.pods()
     before = reported(real, pod)
     assert before <= 6, "the first second, before the daemon has answered"
@@ -115,6 +98,8 @@ def test_a_stop_request_arrives_over_http(
             lambda: [each for each in bench.sink.events if isinstance(each, e.ProcessExited)]
         )
         assert (end.code, commands) == (75, [])
+        for id, rank, offset, data in bench.sink.reports:  # the last lines are in the log
+            monitor.on_report_data(id, rank, data, offset)
         report = monitor.reports[7].report
         assert report.stopped
         assert 3 <= report.counted < EPOCHS

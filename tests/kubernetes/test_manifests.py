@@ -52,4 +52,5 @@ def test_the_configuration_in_the_manifests_is_valid(
     assert loaded.clusters["here"].kind == "kubernetes"
     assert loaded.clusters["here"].options == {
         "pilot": "gpus=1 image=image max=4 idle=5m", "ahead": "20", "image": "image",
+        "report_address": "stoker:25647",
     }  # fmt: skip

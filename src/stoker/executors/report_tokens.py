@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from stoker.core.model.job import AttemptId
+
+logger = logging.getLogger(__name__)
 
 _TOKEN = re.compile(r"(\d{1,15})\.(\d{1,9})\.(\d{1,6})\.([0-9a-f]{64})", re.ASCII)
 
@@ -58,5 +61,9 @@ class ReportAccess(NamedTuple):
 
     def describe(self, server: str, source: ReportSource) -> str:
         """Return what the sender in a pod needs; empty if the daemon cannot be reached."""
-        fingerprint = self.fingerprint() if server else None
-        return f"{server} {fingerprint} {self.tokens.issue(source)}" if fingerprint else ""
+        try:
+            fingerprint = self.fingerprint() if server else None
+            return f"{server} {fingerprint} {self.tokens.issue(source)}" if fingerprint else ""
+        except (OSError, ValueError) as error:
+            logger.warning("training reports of %s come by its log: %s", source.attempt, error)
+            return ""

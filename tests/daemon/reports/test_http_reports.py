@@ -4,6 +4,8 @@ import http.client
 import json
 import os
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pytest
 
 from conftest import require
 from daemon.reports.report_server import ATTEMPT, ReportServer
+from e2e.daemon_fixture import until
 from stoker.core import events as e
 from stoker.core.model.job import AttemptId
+from stoker.training.reports import http_sender
 from stoker.training.reports.http_sender import AWAY_SECONDS, MAX_BYTES, Refused, Sender
 
 START = b'{"k":"hello","v":1}\n{"k":"start","e":0,"t":1010}\n{"k":"end","e":0,"d":5.0,"t":1015}\n'
@@ -224,3 +228,18 @@ def test_the_key_of_the_tokens_is_private(server: ReportServer) -> None:
     path = server.state_dir / "report-key"
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert path.read_text() not in server.token()
+
+
+def test_the_sender_is_a_program_that_signals_do_not_end(server: ReportServer, pod: Path) -> None:
+    append(pod, START + NEXT)
+    argv = [sys.executable, "-I", "-S", http_sender.__file__, str(pod)]
+    environment = {http_sender.VARIABLE: " ".join(server.start())}
+    with subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE) as process:
+        until((pod / ".http").exists)
+        process.terminate()
+        assert epochs(server.box.run_turn()) == [1]
+        until(lambda: (pod / ".http").read_text() == f"{len(START + NEXT)}\n")
+        server.box.job.attempt = 1
+        assert process.wait(30) == 0, "nothing is taken from it any more"
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
