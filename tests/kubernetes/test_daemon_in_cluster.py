@@ -93,7 +93,12 @@ def daemon_files() -> dict[str, Any]:
     """Return what the image has besides Python."""
     here = Path(pytest.__file__).parents[1]
     found = {f"/app/{name}": here / name for name in PACKAGES if (here / name).exists()}
-    extra = [here / "pynvml.py", here / "typing_extensions.py", *here.glob("*mypyc*.so")]
+    extra = [
+        here / "pynvml.py",
+        here / "typing_extensions.py",
+        *here.glob("*mypyc*.so"),
+        *here.glob("http*2-*.dist-info"),  # from which they read their versions
+    ]
     found |= {f"/app/{path.name}": path for path in extra if path.exists()}
     return {
         "trees": found | {"/app/stoker": ROOT / "src/stoker",

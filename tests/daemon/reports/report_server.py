@@ -116,7 +116,8 @@ class ReportServer:
             job=7, attempt=0, argv=("true",), directory="/", umask=0o22, environment="",
             extra={"STOKER_TOKEN": "t", "JOB_UUID": "abcdef01-7"}, out=str(self.base / "out"),
             err=None, script=None, terminal=False, gpus=(), transfer=FileTransfer(send=()),
-            container=Container("img:1", in_job_directory=False), checkpoints=str(self.base),
+            container=Container("img:1", in_job_directory=False),
+            checkpoints=str(self.base / "checkpoints/abcdef01-7"),
             reports=str(self.base / "training/7.0"), is_training=True,
         )  # fmt: skip
         self.executor.creations._library = {"metadata": {"name": "l"}, "data": {}}

@@ -243,3 +243,8 @@ def test_the_sender_is_a_program_that_signals_do_not_end(server: ReportServer, p
         assert process.wait(30) == 0, "nothing is taken from it any more"
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+def test_the_directory_of_checkpoints_exists_before_a_pod_mounts_it(server: ReportServer) -> None:
+    server.start()
+    assert (server.base / "checkpoints").is_dir()

@@ -5,6 +5,7 @@ A request that was not answered is sent again: the name of the pod makes a repet
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import deque
@@ -125,6 +126,9 @@ class Creations:
         script = executor.environment.blob(launch.script) if launch.script is not None else None
         if launch.script is not None and script is None:
             raise KeyError("the job's script is no longer stored; submit the job again")
+        if TRAINING_MARK in launch.extra and launch.has_own_checkpoints:
+            with contextlib.suppress(OSError):  # a hostPath must exist before it is mounted
+                os.makedirs(os.path.dirname(launch.checkpoints), 0o700, exist_ok=True)
         return PodRequest(
             attempt.identity, _with_known_mounts(launch), executor.template,
             variables(launch, executor.environment.secret), executor.environment.grace,
