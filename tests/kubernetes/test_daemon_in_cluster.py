@@ -53,14 +53,18 @@ class InCluster:
             }
         )  # fmt: skip
 
-    def apply(self) -> None:
-        """Apply the manifests; there is no DNS, so pods reach the Service at its address."""
+    def apply(self, *options: str) -> None:
+        """Apply the manifests, with more options of the cluster.
+
+        There is no DNS, so pods reach the Service at its address.
+        """
         text = manifests(DAEMON_IMAGE, IMAGE)
         self.kubectl("apply", "-f", str(MANIFESTS / "service.yaml"))
         service = self.cluster.get("service", "stoker", "-n", self.namespace)
-        self.kubectl("apply", "-f", "-", input=text.replace(
-            'report_address = "stoker:', f'report_address = "{service["spec"]["clusterIP"]}:'
-        ))  # fmt: skip
+        address = f'"{service["spec"]["clusterIP"]}:25647"'
+        lines = [f"report_address = {address}", *options]
+        text = text.replace('report_address = "stoker:25647"', "\n    ".join(lines))
+        self.kubectl("apply", "-f", "-", input=text)
 
     def kubectl(self, *words: str, input: str = "") -> str:
         return self.cluster.kubectl("-n", self.namespace, *words, input=input)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,14 +43,14 @@ def database(kubelet_node: KubeletNode) -> Iterator[str]:
 
 
 @pytest.fixture
-def daemon(kubelet_node: KubeletNode, database: str) -> Iterator[InCluster]:
+def daemon(kubelet_node: KubeletNode, database: str, tmp_path: Path) -> Iterator[InCluster]:
     kubelet_node.cluster.use_nodes("real")
     kubelet_node.import_image(HANDED_OVER, (), {"/etc/other": ""})
     made = InCluster(kubelet_node, "pg")
     try:
         secret = ("secret", "generic", "stoker-postgres", f"--from-literal=url={database}")
         made.kubectl("create", *secret)
-        made.apply()
+        made.apply(f'volumes = {{ "/checkpoints" = "hostPath:{tmp_path}" }}')
         patch = (MANIFESTS / "postgres/patch.yaml").read_text()
         made.kubectl("patch", "deployment", "stoker", "-p", patch)
         made.wait_until_ready()
@@ -68,6 +69,10 @@ def daemon_pod(daemon: InCluster) -> str:
     return str(name)
 
 
+def epochs_done(daemon: InCluster, job: str) -> int:
+    return int(daemon.job(job)["training"]["epochs_done"])
+
+
 def ended(daemon: InCluster, job: str) -> dict[str, Any] | None:
     """Return a job once it has ended."""
     found = daemon.job(job)
@@ -79,23 +84,24 @@ def test_jobs_survive_when_the_daemon_starts_elsewhere(daemon: InCluster) -> Non
     in_pilot = daemon.submit("until [ -e /tmp/go ]; do sleep 0.1; done; exit 5")
     script = f"cat >/tmp/train.py <<'END'\n{TRAIN}\nEND\nexec python3 /tmp/train.py"
     training = daemon.stoker(
-        "submit", "--image", HANDED_OVER, "--gpus", "1", "--epochs", str(EPOCHS), "--no-send",
-        "--snapshots-dir", "/tmp", "--wrap", script,
+        "submit", "--chdir", "/tmp", "--no-send", "--image", HANDED_OVER, "--gpus", "1",
+        "--epochs", str(EPOCHS), "--snapshots-dir", "/checkpoints", "--wrap", script,
     ).strip()  # fmt: skip
-    until(lambda: daemon.job(training)["training"]["epochs_done"] > 2, SECONDS)
+    until(lambda: epochs_done(daemon, training) > 2 or ended(daemon, training), SECONDS)
+    assert not (end := ended(daemon, training)), end
     until(lambda: daemon.job(in_pilot)["state"] == "RUNNING", SECONDS)
     (pilot,) = daemon.pilots()
     token, before = daemon.read_token(), daemon_pod(daemon)
-    known = daemon.job(training)["training"]["epochs_done"]
+    known = epochs_done(daemon, training)
     daemon.kubectl("delete", "pod", before, "--grace-period=1")
     until(lambda: daemon_pod(daemon) != before, SECONDS)
     daemon.wait_until_ready()
     assert daemon.read_token() == token
     assert daemon.job(in_pilot)["state"] == "RUNNING"
-    until(lambda: daemon.job(training)["training"]["epochs_done"] > known, SECONDS)
+    until(lambda: epochs_done(daemon, training) > known, SECONDS)
     daemon.kubectl("exec", pilot, "--", "touch", "/tmp/go")
     for job, code, attempts in ((in_pilot, 5, 0), (training, 0, 0)):
         end = until(partial(ended, daemon, job), SECONDS)
         assert (end["exit_code"], end["attempt"]) == (code, attempts), end
-    assert daemon.job(training)["training"]["epochs_done"] == EPOCHS
+    assert epochs_done(daemon, training) == EPOCHS
     assert daemon.pilots() == [pilot]

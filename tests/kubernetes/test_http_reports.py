@@ -14,7 +14,7 @@ from stoker.core import events as e
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
-EPOCHS = 40
+EPOCHS = 80
 TRAIN = f"""\
 import time
 from stoker.training import job
@@ -60,8 +60,7 @@ def test_epochs_arrive_over_http_and_by_the_log_while_the_daemon_is_away(
     until(lambda: epochs_done(lab) >= min(known + 6, EPOCHS - 1), 60)
     end = lab.end_of("1", 120)
     assert (end["result"], end["training"]["epochs_done"]) == (0, EPOCHS), end
-    points = lab.client.metrics("1")["series"]["loss"]["points"]
-    assert len(points) == EPOCHS
+    assert len(lab.client.metrics("1")["series"]["loss"]) == EPOCHS
     shown = lab.stoker("show", "1", "--json").stdout + (lab.state / "daemon.log").read_text()
     assert "STOKER_REPORT_ACCESS" not in shown
 
@@ -90,7 +89,9 @@ def test_a_stop_request_arrives_over_http(
             )
         )  # fmt: skip
         monitor = server.box.monitor
-        bench.until(lambda: (monitor.reports.get(7) and monitor.reports[7].report.counted) == 2)
+        bench.until(
+            lambda: ((monitor.reports.get(7) and monitor.reports[7].report.counted) or 0) >= 2
+        )
         commands: list[object] = []
         monkeypatch.setattr(bench.api, "run", lambda argv, _: commands.append(argv))
         bench.executor.send_control(ATTEMPT, 0, "stop", "job 9 needs the GPU")
