@@ -11,7 +11,7 @@ from conftest import require
 from e2e.daemon_fixture import until
 from kubernetes.kubelet_node import KubeletNode
 from kubernetes.test_daemon_in_cluster import SECONDS, InCluster
-from kubernetes.test_manifests import MANIFESTS
+from kubernetes.test_manifests import PACKAGING
 from postgres import Server, program
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(400)]
@@ -50,8 +50,8 @@ def daemon(kubelet_node: KubeletNode, database: str, tmp_path: Path) -> Iterator
     try:
         secret = ("secret", "generic", "stoker-postgres", f"--from-literal=url={database}")
         made.kubectl("create", *secret)
-        made.apply(f'volumes = {{ "/checkpoints" = "hostPath:{tmp_path}" }}')
-        patch = (MANIFESTS / "postgres/patch.yaml").read_text()
+        made.apply(f'volumes = {{ "/var/lib/stoker" = "hostPath:{tmp_path}" }}')
+        patch = (PACKAGING / "postgres/patch.yaml").read_text()
         made.kubectl("patch", "deployment", "stoker", "-p", patch)
         made.wait_until_ready()
         yield made
@@ -85,7 +85,7 @@ def test_jobs_survive_when_the_daemon_starts_elsewhere(daemon: InCluster) -> Non
     script = f"cat >/tmp/train.py <<'END'\n{TRAIN}\nEND\nexec python3 /tmp/train.py"
     training = daemon.stoker(
         "submit", "--chdir", "/tmp", "--no-send", "--image", HANDED_OVER, "--gpus", "1",
-        "--epochs", str(EPOCHS), "--snapshots-dir", "/checkpoints", "--wrap", script,
+        "--epochs", str(EPOCHS), "--snapshots-dir", "/var/lib/stoker", "--wrap", script,
     ).strip()  # fmt: skip
     until(lambda: epochs_done(daemon, training) > 2 or ended(daemon, training), SECONDS)
     assert not (end := ended(daemon, training)), end
