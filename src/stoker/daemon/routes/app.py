@@ -78,6 +78,7 @@ class ApiRoute(NamedTuple):
     reply: Any
     """The type of the reply, or the media type of a stream."""
     body: Any = None
+    """The type of the body; or its media type, if the handler reads it."""
     query: dict[str, type] = {}  # noqa: RUF012
 
 
@@ -137,7 +138,7 @@ ROUTES = (
     ApiRoute("GET", "/jobs/{selector}/metrics", jobs.metrics, j.MetricsReply,
              query={"names": str, "points": int}),
     ApiRoute("GET", "/jobs/{selector}/usage", jobs.usage, g.UsageReply),
-    ApiRoute("POST", "/report", reports.receive, t.ReportReply,
+    ApiRoute("POST", "/report", reports.receive, t.ReportReply, OCTETS,
              query={"offset": int, "written": str}),
     ApiRoute("POST", "/wait", jobs.wait, j.WaitReply, r.Wait),
     ApiRoute("POST", "/cancel", command(job_actions.cancel), j.ActionReply, r.Cancel),
@@ -210,7 +211,8 @@ def build_app(daemon: Daemon, mode: str, listeners: TcpListeners) -> ASGIApp:
 
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        body = () if route.body is None else (await read_body(request, route.body),)
+        has_json = route.body is not None and not isinstance(route.body, str)
+        body = (await read_body(request, route.body),) if has_json else ()
         value = await route.handler(api, request, *body)
         return value if isinstance(value, Response) else reply(value)
 

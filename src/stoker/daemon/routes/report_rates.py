@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from stoker.executors.rate_limit import RateLimit
 from stoker.executors.report_tokens import ReportSource
@@ -14,12 +15,13 @@ MAX_SOURCES = 10_000
 class ReportRates:
     """A limit for each part; for the API thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._limits: dict[ReportSource, RateLimit] = {}
 
     def may_send(self, source: ReportSource) -> bool:
         """Return False if a part makes too many requests."""
-        now = time.monotonic()
+        now = self._clock()
         if source not in self._limits:
             if len(self._limits) >= MAX_SOURCES:  # most of them have ended
                 self._limits.clear()
