@@ -16,8 +16,6 @@ from postgres import Server, program
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(400)]
 EPOCHS = 60
-HANDED_OVER = "localhost/python:other"
-"""An image that no pilot has."""
 TRAIN = f"""
 import time
 from stoker.training import job
@@ -45,7 +43,6 @@ def database(kubelet_node: KubeletNode) -> Iterator[str]:
 @pytest.fixture
 def daemon(kubelet_node: KubeletNode, database: str, tmp_path: Path) -> Iterator[InCluster]:
     kubelet_node.cluster.use_nodes("real")
-    kubelet_node.import_image(HANDED_OVER, (), {"/etc/other": ""})
     made = InCluster(kubelet_node, "pg")
     try:
         secret = ("secret", "generic", "stoker-postgres", f"--from-literal=url={database}")
@@ -82,9 +79,10 @@ def ended(daemon: InCluster, job: str) -> dict[str, Any] | None:
 def test_jobs_survive_when_the_daemon_starts_elsewhere(daemon: InCluster) -> None:
     """Its pod is replaced by one without any file of it."""
     in_pilot = daemon.submit("until [ -e /tmp/go ]; do sleep 0.1; done; exit 5")
+    # No pilot has two GPUs, so that it is handed over.
     script = f"cat >/tmp/train.py <<'END'\n{TRAIN}\nEND\nexec python3 /tmp/train.py"
     training = daemon.stoker(
-        "submit", "--chdir", "/tmp", "--no-send", "--image", HANDED_OVER, "--gpus", "1",
+        "submit", "--chdir", "/tmp", "--no-send", "--gpus", "2", "--cpus", "0.5",
         "--epochs", str(EPOCHS), "--snapshots-dir", "/var/lib/stoker", "--wrap", script,
     ).strip()  # fmt: skip
     until(lambda: epochs_done(daemon, training) > 2 or ended(daemon, training), SECONDS)
