@@ -30,6 +30,7 @@ from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor
 from stoker.executors.agent.session.session import AgentSession
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.report_tokens import ReportTokens
 from stoker.executors.ssh.factory import SshExecutorFactory
 from stoker.faults import FaultTracker
 from stoker.probes import remote_facts
@@ -100,7 +101,7 @@ def build_loop(base: Path, store: MemoryStore) -> Daemon:
     return assemble_daemon(
         store, local, {"ssh": SshExecutorFactory(str(base / "run"), agents).node}, Reading(),
         reactor, Settings(), "here", str(base / "logs"), str(base), FaultTracker(system_clock),
-        JobSource(),
+        ReportTokens(lambda: "key"), JobSource(),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import stat
 import subprocess
 import time
@@ -102,6 +103,23 @@ def test_feed_without_a_daemon_uses_the_same_store(server: Server, idle: DaemonF
     ended = sorted(box.client.history()["jobs"], key=lambda job: int(job["id"]))
     assert [job["result"] for job in ended] == [0, 5]
     assert not (box.state / "journal.db").exists()
+
+
+def test_a_daemon_without_its_state_directory_continues_the_state(
+    server: Server, idle: DaemonFixture
+) -> None:
+    box = started(idle, url := server.url())
+    assert box.end_of(box.submit("exit 3"))["result"] == 3
+    box.client.listen("127.0.0.1:0")
+    assert box.stoker("daemon", "restart").returncode == 0
+    names = ("install", "token", "report-key")
+    before = [(box.state / name).read_text() for name in names]
+    box.stoker("daemon", "stop", check=True)
+    shutil.rmtree(box.state)
+    started(box, url)
+    assert [(box.state / name).read_text() for name in names] == before
+    assert box.job("1")["result"] == 3
+    assert box.submit("true") == "2"
 
 
 def test_jobs_left_in_sqlite_are_reported_once(server: Server, box: DaemonFixture) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from stoker.core.model.job import AttemptId
 from stoker.daemon.http import sessions as module
 from stoker.daemon.http.auth import TCP_AUTH, TcpAuth
 from stoker.daemon.http.permission import (
+    REPORT_SOURCE,
     SESSION,
     check_permission,
     cookie_name,
@@ -18,10 +20,12 @@ from stoker.daemon.http.permission import (
 )
 from stoker.daemon.http.sessions import Session, Sessions
 from stoker.engine import CommandRejected
+from stoker.executors.report_tokens import ReportSource, ReportTokens
 
 HOST = "127.0.0.1:8000"
 OWN = {"stoker-session": "1", "sec-fetch-site": "same-origin"}
 TOKEN = "t" * 43
+NO_REPORTS = ReportTokens(lambda: "key")
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def scope(
 
 def status(sessions: Sessions, *args: Any, **more: Any) -> int:
     """Return the status of a denial, 200 if the request is allowed."""
-    denial = check_permission(scope(*args, **more), sessions, ("gpu1.lab.org",))
+    denial = check_permission(scope(*args, **more), sessions, ("gpu1.lab.org",), (), NO_REPORTS)
     return denial.status if denial else 200
 
 
@@ -115,7 +119,7 @@ def test_a_code_is_taken_without_a_session_if_it_is_small(sessions: Sessions) ->
 def test_reading_needs_a_session_and_our_page(sessions: Sessions) -> None:
     session, cookie = opened(sessions, "view")
     request = scope(cookie=cookie)
-    assert check_permission(request, sessions, ()) is None
+    assert check_permission(request, sessions, (), (), NO_REPORTS) is None
     assert session_of(request) == session
     assert request["state"][TCP_AUTH].authenticated
     assert status(sessions, cookie="wrong") == 401
@@ -263,3 +267,20 @@ def test_the_number_of_sessions_is_bounded(
     sessions.create("act", 60)
     with pytest.raises(CommandRejected, match="too many"):
         sessions.create("act", 60)
+
+
+def test_the_token_of_an_attempt_gives_access_to_its_report_only(sessions: Sessions) -> None:
+    source = ReportSource(AttemptId(7, 2), 0)
+    bearer = {"authorization": f"Bearer {NO_REPORTS.issue(source)}"}
+    request = scope("POST", "/v1/report", bearer)
+    assert check_permission(request, sessions, (), (), NO_REPORTS) is None
+    assert request["state"][REPORT_SOURCE] == source
+    assert request["state"][TCP_AUTH].authenticated, "its connection is not closed"
+    assert status(sessions, "POST", "/v1/cancel", bearer) == 401
+    assert status(sessions, "GET", "/v1/report", bearer) == 401
+    for text in ("", "Bearer", f"Bearer {NO_REPORTS.issue(source)}0", "Bearer 7.2.0.", "Basic x"):
+        assert status(sessions, "POST", "/v1/report", {"authorization": text}) == 401
+    other = ReportTokens(lambda: "another key")
+    denied = check_permission(scope("POST", "/v1/report", bearer), sessions, (), (), other)
+    assert denied is not None
+    assert denied.status == 401

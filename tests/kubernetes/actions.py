@@ -1,11 +1,12 @@
 """Actions of the Kubernetes suites: add a cluster, submit jobs to it, count what ran."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
 from e2e.daemon_fixture import DaemonFixture, until
 from kubernetes.control_plane import KubernetesCluster
-from kubernetes.kubelet_node import IMAGE
+from kubernetes.kubelet_node import IMAGE, KubeletNode
 from slurm.actions import nodes, pilots, wait_for_pilot
 
 __all__ = ["nodes", "pilots", "wait_for_pilot"]
@@ -24,6 +25,26 @@ def add_cluster(box: DaemonFixture, *options: str, pilot: str = PILOT) -> None:
     box.up()
     done = box.stoker("nodes", "add", "lab", "kubernetes://", "--pilot", pilot, *options)
     assert done.returncode == 0, done.stderr
+
+
+def add_reporting_cluster(
+    box: DaemonFixture, node: KubeletNode, image: str = IMAGE, **volumes: str
+) -> None:
+    """Start a daemon that pods on a node reach; they have the home of its user, and volumes."""
+    host, home = node.cluster.host_address, str(box.home.parent)
+    with socket.create_server((host, 0)) as free:
+        address = f"{host}:{free.getsockname()[1]}"
+    cluster = {
+        "address": "kubernetes://", "image": image, "report_address": address,
+    }  # fmt: skip
+    lines = ["[api]", f'listen = "{address}"', "[clusters.lab]"]
+    lines += [f'{key} = "{value}"' for key, value in cluster.items()]
+    lines += ["[clusters.lab.volumes]", f'"{home}" = "hostPath:{home}"']
+    lines += [f'"{home}/{name}" = "hostPath:{path}"' for name, path in volumes.items()]
+    box.home.mkdir(exist_ok=True)
+    (box.home / "config.toml").write_text("\n".join(lines))
+    box.up()
+    until(lambda: nodes(box)["lab"]["state"] == "up")
 
 
 def submit(box: DaemonFixture, line: str, *options: str) -> int:

@@ -14,44 +14,60 @@ from e2e.daemon_fixture import until
 from kubernetes.control_plane import BIN, KubernetesCluster
 from kubernetes.kubelet_node import IMAGE, KubeletNode
 from kubernetes.python_image import PILOT_TOOLS
-from kubernetes.test_manifests import manifests
+from kubernetes.test_manifests import MANIFESTS, manifests
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 DAEMON_IMAGE, NAMESPACE = "localhost/stoker:test", "ml"
 PACKAGES = (
     "starlette", "uvicorn", "msgspec", "pyjson5", "ruamel", "cloudpickle", "anyio", "click", "h11",
     "idna", "lightkube", "httpx2", "httpcore2", "certifi", "yaml", "truststore", "h2", "hpack",
-    "hyperframe",
+    "hyperframe", "psycopg", "psycopg_binary", "psycopg_binary.libs",
 )  # fmt: skip
-"""What stoker[kubernetes] needs, as far as it is in this environment."""
+"""What stoker[kubernetes,postgres] needs, as far as it is in this environment."""
 SECONDS = 90.0
 
 
 class InCluster:
     """A namespace with the daemon of the manifests."""
 
-    def __init__(self, node: KubeletNode, storage: Path) -> None:
-        self.cluster = node.cluster
+    def __init__(self, node: KubeletNode, namespace: str = NAMESPACE) -> None:
+        self.cluster, self.namespace = node.cluster, namespace
         node.import_image(DAEMON_IMAGE, (*PILOT_TOOLS, "openssl"), **daemon_files())
-        storage.mkdir()
-        os.chown(storage, 1000, 1000)  # hostPath volumes do not heed fsGroup
         self.cluster.start_proxy(node.name)
         self.cluster.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        )
+
+    def add_volume(self, storage: Path) -> None:
+        """Provide what the manifests claim."""
+        storage.mkdir()
+        os.chown(storage, 1000, 1000)  # hostPath volumes do not heed fsGroup
+        self.cluster.apply(
             {
                 "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "stoker"},
                 "spec": {
                     "capacity": {"storage": "20Gi"}, "accessModes": ["ReadWriteOnce"],
                     "hostPath": {"path": str(storage)},
-                    "claimRef": {"namespace": NAMESPACE, "name": "stoker"},
+                    "claimRef": {"namespace": self.namespace, "name": "stoker"},
                 },
-            },
+            }
         )  # fmt: skip
-        self.kubectl("apply", "-f", "-", input=manifests(DAEMON_IMAGE, IMAGE))
-        self.wait_until_ready()
+
+    def apply(self, *options: str) -> None:
+        """Apply the manifests, with more options of the cluster.
+
+        There is no DNS, so pods reach the Service at its address.
+        """
+        text = manifests(DAEMON_IMAGE, IMAGE)
+        self.kubectl("apply", "-f", str(MANIFESTS / "service.yaml"))
+        service = self.cluster.get("service", "stoker", "-n", self.namespace)
+        address = f'"{service["spec"]["clusterIP"]}:25647"'
+        lines = [f"report_address = {address}", *options]
+        text = text.replace('report_address = "stoker:25647"', "\n    ".join(lines))
+        self.kubectl("apply", "-f", "-", input=text)
 
     def kubectl(self, *words: str, input: str = "") -> str:
-        return self.cluster.kubectl("-n", NAMESPACE, *words, input=input)
+        return self.cluster.kubectl("-n", self.namespace, *words, input=input)
 
     def wait_until_ready(self) -> None:
         self.kubectl("rollout", "status", "deployment/stoker", "--timeout=90s")
@@ -68,15 +84,25 @@ class InCluster:
         words = ("--gpus", "1", "--chdir", "/tmp", "--wrap", line)
         return self.stoker("submit", *words).strip()
 
+    def read_token(self) -> str:
+        """Return the token for clients."""
+        script = "cat ~/.local/state/stoker/*/token"
+        return self.kubectl("exec", "deploy/stoker", "--", "sh", "-c", script)
+
     def pilots(self) -> list[str]:
-        return [name for name in self.cluster.pods(NAMESPACE) if "-here-" in name]
+        return [name for name in self.cluster.pods(self.namespace) if "-here-" in name]
 
 
 def daemon_files() -> dict[str, Any]:
     """Return what the image has besides Python."""
     here = Path(pytest.__file__).parents[1]
     found = {f"/app/{name}": here / name for name in PACKAGES if (here / name).exists()}
-    extra = [here / "pynvml.py", here / "typing_extensions.py", *here.glob("*mypyc*.so")]
+    extra = [
+        here / "pynvml.py",
+        here / "typing_extensions.py",
+        *here.glob("*mypyc*.so"),
+        *here.glob("http*2-*.dist-info"),  # from which they read their versions
+    ]
     found |= {f"/app/{path.name}": path for path in extra if path.exists()}
     return {
         "trees": found | {"/app/stoker": ROOT / "src/stoker",
@@ -93,7 +119,11 @@ def daemon(
 ) -> Iterator[InCluster]:
     kubelet_node.cluster.use_nodes("real")
     try:
-        yield InCluster(kubelet_node, tmp_path_factory.mktemp("volume") / "stoker")
+        made = InCluster(kubelet_node)
+        made.add_volume(tmp_path_factory.mktemp("volume") / "stoker")
+        made.apply()
+        made.wait_until_ready()
+        yield made
     finally:
         kubelet_node.cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
         kubelet_node.cluster.kubectl("delete", "pv", "stoker", "--ignore-not-found")
@@ -127,11 +157,8 @@ def test_a_job_survives_a_rollout_of_the_daemon(daemon: InCluster) -> None:
 def test_a_laptop_reaches_it_by_a_forwarded_port(
     daemon: InCluster, home: Path, stoker: Run, kubernetes_cluster: KubernetesCluster
 ) -> None:
-    token = daemon.kubectl(
-        "exec", "deploy/stoker", "--", "sh", "-c", "cat ~/.local/state/stoker/*/token"
-    )
     path = home.parent / "token"
-    path.write_text(token)
+    path.write_text(daemon.read_token())
     path.chmod(0o600)
     status = json.loads(daemon.stoker("daemon", "status", "--json"))
     fingerprint = next(

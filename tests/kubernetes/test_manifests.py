@@ -1,22 +1,25 @@
 """The manifests of packaging/kubernetes, on a real API server."""
 
+import json
 import re
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
+from ruamel.yaml import YAML
 
 from conftest import ROOT
 from kubernetes.control_plane import KubernetesCluster
 from stoker.executors.kubernetes.checks import HANDOVER_RIGHTS, PILOT_RIGHTS
 
-MANIFESTS = ROOT / "packaging/kubernetes"
+PACKAGING = ROOT / "packaging/kubernetes"
+MANIFESTS = PACKAGING / "manifests"
 
 
 def manifests(image: str = "stoker", job_image: str = "image") -> str:
     """Return all manifests with these images."""
     texts = [path.read_text() for path in sorted(MANIFESTS.glob("*.yaml"))]
-    text = "\n---\n".join(texts).replace("STOKER_IMAGE", image)
-    return re.sub(r"\bIMAGE\b", job_image, text)
+    return "\n---\n".join(texts).replace("STOKER_IMAGE", image).replace("JOB_IMAGE", job_image)
 
 
 @pytest.mark.proof
@@ -52,4 +55,22 @@ def test_the_configuration_in_the_manifests_is_valid(
     assert loaded.clusters["here"].kind == "kubernetes"
     assert loaded.clusters["here"].options == {
         "pilot": "gpus=1 image=image max=4 idle=5m", "ahead": "20", "image": "image",
+        "report_address": "stoker:25647",
     }  # fmt: skip
+
+
+def test_the_values_of_the_chart_satisfy_its_schema_and_occur_in_the_manifests() -> None:
+    """There is no helm here that could render its template."""
+    values = YAML(typ="safe").load(PACKAGING / "values.yaml")
+    schema = json.loads((PACKAGING / "values.schema.json").read_text())
+    jsonschema_rs.validate(schema, values)
+    assert set(values) == set(schema["required"])
+    chart = YAML(typ="safe").load(PACKAGING / "Chart.yaml")
+    assert (chart["apiVersion"], chart["name"], chart["type"]) == ("v2", "stoker", "application")
+    template = (PACKAGING / "templates/manifests.yaml").read_text()
+    replaced = re.findall(r'replace "([^"]+)"', template)
+    assert len(replaced) == len(values)
+    plain = "".join(path.read_text() for path in MANIFESTS.glob("*.yaml"))
+    assert all(word in plain for word in replaced)
+    assert all(f".Values.{name}" in template for name in values)
+    assert "{{" not in plain

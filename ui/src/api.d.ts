@@ -676,6 +676,13 @@ export interface RemoveNode {
   force: boolean;
 }
 
+export interface ReportReply {
+  offset: number;
+  saved: number;
+  wait: number;
+  control: Record<string, string>;
+}
+
 export interface RequestView {
   gpus: string | null;
   most_gpus: string | null;

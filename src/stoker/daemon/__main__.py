@@ -61,7 +61,7 @@ def _run(options: dict[str, str], ready: int) -> int:
                 _report(ready, other)
                 return 0
     paths = DaemonPaths()
-    from stoker.daemon.bootstrap import build_daemon, build_http_server, watch_state
+    from stoker.daemon.bootstrap import build_daemon, build_http_server, keep_identity, watch_state
 
     also = [name for name in options.get("also", "").split(",") if name]
     # A URL may contain a password, and command lines are public: it comes in a variable.
@@ -77,6 +77,7 @@ def _run(options: dict[str, str], ready: int) -> int:
     listen = [options["listen"]] if options.get("listen") else daemon.settings.api.listen
     try:
         server = build_http_server(daemon, "daemon", listen)
+        keep_identity(daemon, paths)
     except BaseException:
         daemon.close()
         raise

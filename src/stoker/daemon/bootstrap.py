@@ -29,14 +29,16 @@ from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.gpus.history import GpuHistory
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.gpus.recorder import GpuRecorder
+from stoker.daemon.http import credentials
 from stoker.daemon.http.server import HttpServer
+from stoker.daemon.identity_files import restore_files, save_files
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
 from stoker.daemon.notifications.notifier import Notifier, can_send_mail
 from stoker.daemon.paths import DaemonPaths
-from stoker.daemon.recovery import recover_state
+from stoker.daemon.recovery import environments_in_use, recover_state
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.lazy import Lazy
 from stoker.daemon.runtime.reactor import EpollReactor
@@ -50,10 +52,11 @@ from stoker.executors.clusters import KINDS
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.report_tokens import ReportAccess, ReportTokens
 from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import GpuUse, Reading
 from stoker.store.port import Store, StoreError, StoreFenced
-from stoker.store.select import moved_warning, open_store, select_store
+from stoker.store.select import StoreConfig, moved_warning, open_store, select_store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -68,6 +71,9 @@ if TYPE_CHECKING:
     from stoker.executors.ssh.factory import SshExecutorFactory
 
 logger = logging.getLogger(__name__)
+
+SQLITE = StoreConfig().shown
+"""The name of the store that is a file of the state directory."""
 
 ReadBlob = Callable[[str], bytes | None]
 """Returns what is stored under a hash."""
@@ -111,6 +117,8 @@ def build_daemon(
     store, store_name, alerts = _open_store(paths.state, db, settings)
     if is_given:
         places.write_options(declared, gpus=gpus, resources=resources)
+    if store_name != SQLITE:
+        restore_files(store, paths.state)
     install = install_id(paths.state)
     run = f"{paths.run}/{install}"
     os.makedirs(run, 0o700, exist_ok=True)
@@ -123,10 +131,11 @@ def build_daemon(
         ExecutorPaths(run, paths.exits, paths.scripts, sockets), install, paths.supervisors,
         reactor, secret, blob, settings.grace, Cgroups.find(), engine=settings.containers.engine,
     )  # fmt: skip
-    factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob)
+    reports = _report_access(paths.state)
+    factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob, reports)
     daemon = assemble_daemon(
         store, local, factories, reading, reactor, settings, facts.name,
-        places.logs_dir(), paths.scripts, faults,
+        places.logs_dir(), paths.scripts, faults, reports.tokens,
         job_source or JobSource(), store_name, alerts, idle_exit,
     )  # fmt: skip
     extra_gpus = _not_elsewhere(daemon.engine.state, facts.name, extra_gpus)
@@ -146,9 +155,21 @@ def build_daemon(
     return daemon
 
 
+def _report_access(state: str) -> ReportAccess:
+    """Return what pods need to send training reports over HTTP."""
+    certificate = f"{state}/tls.crt"
+
+    def fingerprint() -> str | None:
+        return credentials.fingerprint(certificate) if os.path.exists(certificate) else None
+
+    tokens = ReportTokens(lambda: credentials.load_token(state, credentials.REPORT_KEY_NAME))
+    return ReportAccess(tokens, fingerprint)
+
+
 def _factories(
-    sockets: str, notes: str, local: LocalExecutor, secret: ReadBlob, blob: ReadBlob
-) -> dict[str, ExecutorFactory]:
+    sockets: str, notes: str, local: LocalExecutor, secret: ReadBlob, blob: ReadBlob,
+    reports: ReportAccess,
+) -> dict[str, ExecutorFactory]:  # fmt: skip
     """Return factories by kind of node; each imports what it needs for the first node."""
 
     def build_environment() -> AgentEnvironment:
@@ -172,7 +193,7 @@ def _factories(
     def build_kubernetes() -> KubernetesFactory:
         from stoker.executors.kubernetes.factory import KubernetesFactory
 
-        return KubernetesFactory(environment.get())
+        return KubernetesFactory(environment.get(), reports)
 
     environment, ssh = Lazy(build_environment), Lazy(build_ssh)
     slurm, kubernetes = Lazy(build_slurm), Lazy(build_kubernetes)
@@ -190,8 +211,8 @@ def _factories(
 def assemble_daemon(
     store: Store, local: LocalExecutor, factories: Mapping[str, ExecutorFactory],
     reading: Reading, reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
-    faults: FaultTracker, job_source: JobSource, store_name: str = "",
-    alerts: Iterable[str] = (), idle_exit: float | None = None,
+    faults: FaultTracker, report_tokens: ReportTokens, job_source: JobSource,
+    store_name: str = "", alerts: Iterable[str] = (), idle_exit: float | None = None,
 ) -> Daemon:  # fmt: skip
     """Build the parts of the loop, bottom up, around executors and a store."""
     engine = Engine(store, system_clock, faults)
@@ -293,7 +314,8 @@ def assemble_daemon(
     )
     daemon = Daemon(
         settings, context, engine, reactor, dispatcher, sync, publisher, local, registry, gpus,
-        training, alarms, notifier, sweeps, forecasts, faults, job_source, idle_exit,
+        training, alarms, notifier, sweeps, forecasts, faults, report_tokens, job_source,
+        idle_exit,
     )  # fmt: skip
     return daemon
 
@@ -310,6 +332,13 @@ def build_http_server(daemon: Daemon, mode: str, addresses: Sequence[str] = ()) 
         daemon.reactor, build_app, daemon.reject_commands, addresses, lazy=mode == "feed",
         metrics_addresses=daemon.settings.metrics.listen if mode != "feed" else (),
     )  # fmt: skip
+
+
+def keep_identity(daemon: Daemon, paths: DaemonPaths) -> None:
+    """Let a database server have what a daemon on another host needs to continue the state."""
+    if daemon.context.store_name != SQLITE:
+        credentials.load_token(paths.state, credentials.REPORT_KEY_NAME)  # creates it
+        save_files(daemon.store, paths.state, environments_in_use(daemon))
 
 
 def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: HttpServer) -> None:

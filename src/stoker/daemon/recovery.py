@@ -27,7 +27,7 @@ from stoker.core.model.job import Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.policies.catalog import AUTO
 from stoker.core.state.state import State
-from stoker.daemon import unknown_attempts
+from stoker.daemon import identity_files, unknown_attempts
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.nodes.configured import configured_node_events
 from stoker.daemon.runtime.clock import system_clock
@@ -82,7 +82,8 @@ def recover_state(
     with contextlib.suppress(OSError):
         # From now on, the claims in the run directory are all that were made since this boot.
         places.write_private(f"{run}/{COMPLETE}", boot)
-    daemon.store.purge(at - settings.secrets_days * DAY_SECONDS, environments_in_use(daemon))
+    kept = {*environments_in_use(daemon), *identity_files.KEYS}
+    daemon.store.purge(at - settings.secrets_days * DAY_SECONDS, kept)
     purge_leftovers(daemon, at)
     return ignored
 

@@ -314,6 +314,7 @@ class ConfiguredCluster(Struct, frozen=True):
     pull_secrets: Json = None
     queue: Text | None = None
     service_account: Text | None = None
+    report_address: Text | None = None
 
     @property
     def kind(self) -> str:

@@ -6,7 +6,7 @@ whether it writes, copies or streams it; everything else reads those files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Flag, auto
 from typing import Protocol
 
@@ -252,6 +252,15 @@ class Executor(Protocol):
 
     def send_control(self, attempt: AttemptId, rank: int, name: str, text: str) -> None:
         """Write a control file for the training library of one part."""
+
+    def exchange_control_files(
+        self, attempt: AttemptId, rank: int, written: Collection[str], wait: float
+    ) -> dict[str, str] | None:
+        """Return the control files for a part that reports over HTTP, again after `wait` seconds.
+
+        `written` are those that it has. None: it does not run here.
+        """
+        return None
 
     def acknowledge(self, attempts: Sequence[AttemptId]) -> None:
         """Forget attempts: their ends are on disk, so what proves them may be deleted."""

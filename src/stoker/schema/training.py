@@ -79,3 +79,16 @@ class ContainerView(Struct, kw_only=True):
     mounts: list[MountView] = []
     ports: list[list[int]] = []
     """Pairs of host port and container port."""
+
+
+class ReportReply(Struct, kw_only=True):
+    """What the daemon has of a training report."""
+
+    offset: int
+    """Where the report has to be continued."""
+    saved: int
+    """Bytes that are on record: they need not be kept."""
+    wait: float
+    """Seconds until the next request."""
+    control: dict[str, str] = {}
+    """Control files to write."""

@@ -151,3 +151,14 @@ def test_a_pilot_is_a_node_of_its_cluster() -> None:
     assert pilot.cluster == "lab"
     assert pilot.options["job"].startswith("stoker-01234567-lab-")
     assert pilot.is_allocation
+
+
+@pytest.mark.parametrize("address", ["stoker:25647", "10.0.0.1:1", "[fd00::1]:443", "a.b-c.org:9"])
+def test_pods_reach_the_daemon_at_an_address(address: str) -> None:
+    assert parse_options({"report_address": address}).report_address == address
+
+
+@pytest.mark.parametrize("address", ["stoker", "https://x:1", "x:0", "x:70000", ":1", "a b:1"])
+def test_another_address_is_refused(address: str) -> None:
+    with pytest.raises(BadValue, match="report_address takes HOST:PORT, not"):
+        parse_options({"report_address": address})

@@ -1,5 +1,6 @@
 """The first process of a container, under the shells that images have."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,16 +21,34 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 
 def run(
-    shell: list[str], base: Path, flags: str, script: str, barrier: int = 0, **files: str
+    shell: list[str],
+    base: Path,
+    flags: str,
+    script: str,
+    barrier: int = 0,
+    sender: str | None = None,
+    **files: str,
 ) -> "tuple[subprocess.CompletedProcess[str], str]":
-    """Run a script by the wrapper; return the end and the termination message."""
+    """Run a script by the wrapper; return the end and the termination message.
+
+    `sender` is the program that sends the report over HTTP.
+    """
     (base / "reports").mkdir()
     for name, content in files.items():
         (base / f"reports/.{name}").write_text(content)
     text = wrapper().replace("/stoker/reports", f"{base}/reports")
     text = text.replace("/dev/termination-log", f"{base}/message")
+    text = text.replace("/stoker/lib", f"{base}/lib")
+    environment = dict(os.environ)
+    if sender is not None:
+        path = base / "lib/stoker/training/reports/http_sender.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"import os, sys, time\nbase = sys.argv[1]\n{sender}")
+        environment["STOKER_REPORT_ACCESS"] = "server fingerprint secret"
     words = [*shell, "-c", text, "stoker", "N", flags, str(barrier), "sh", "-c", script]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=base, check=False)
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=base, check=False, env=environment
+    )
     return done, (base / "message").read_text()
 
 
@@ -72,3 +91,39 @@ def test_the_message_has_the_last_lines_of_a_long_report(shell: list[str], tmp_p
     _, message = run(shell, tmp_path, "r", script)
     lines = message.splitlines()
     assert (len(lines), lines[-2].split()[-1], lines[-1]) == (13, "l50", "N x 0")
+
+
+CONFIRM = "open(base + '/.new', 'w').write('{}\\n'); os.rename(base + '/.new', base + '/.http')\n"
+"""A sender whose daemon has confirmed this number of bytes."""
+REPORT = "until [ -e reports/.http ]; do sleep 0.05; done; printf 'one\ntwo\n' >>reports/report"
+
+
+def marked(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("N r ")]
+
+
+def test_what_the_daemon_has_is_not_in_the_log(shell: list[str], tmp_path: Path) -> None:
+    done, message = run(
+        shell, tmp_path, "r", f"{REPORT}; sleep 1.5", CONFIRM.format(4) + "time.sleep(60)"
+    )
+    assert (done.returncode, marked(done)) == (0, ["N r 4 two"])
+    assert message == "N r 4 two\nN x 0\n"
+
+
+def test_the_log_has_the_rest_while_the_daemon_is_away(shell: list[str], tmp_path: Path) -> None:
+    away = CONFIRM.format(4) + "time.sleep(2.5); os.unlink(base + '/.http'); time.sleep(60)"
+    done, _ = run(shell, tmp_path, "r", f"{REPORT}; sleep 4; echo three >>reports/report", away)
+    assert marked(done) == ["N r 4 two", "N r 8 three"]
+
+
+def test_the_log_has_all_if_the_sender_cannot_run(shell: list[str], tmp_path: Path) -> None:
+    done, _ = run(shell, tmp_path, "r", "echo one >>reports/report", "raise SystemExit(1)")
+    assert marked(done) == ["N r 0 one"]
+
+
+def test_the_job_does_not_learn_the_token(shell: list[str], tmp_path: Path) -> None:
+    sender = "open(base + '/seen', 'w').write(os.environ['STOKER_REPORT_ACCESS'])"
+    script = "env; until [ -s reports/seen ]; do sleep 0.05; done; cat reports/seen >seen"
+    done, message = run(shell, tmp_path, "r", script, sender)
+    assert "secret" not in done.stdout + done.stderr + message
+    assert (tmp_path / "seen").read_text() == "server fingerprint secret"

@@ -30,6 +30,7 @@ from stoker.daemon.runtime.lazy import Lazy
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings
 from stoker.daemon.training.monitor import TrainingMonitor
+from stoker.daemon.training.report_receiver import ReportReceiver
 from stoker.engine import Command, CycleResult, Engine
 from stoker.faults import FIRST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreError, StoreFenced
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from stoker.daemon.sweeps.controller import SweepController
     from stoker.daemon.workers.forecast_client import ForecastClient
     from stoker.executors.local.executor import LocalExecutor
+    from stoker.executors.report_tokens import ReportTokens
 
 MAX_SLEEP_SECONDS = 60.0
 """The wall clock can jump, so begin times are checked now and then."""
@@ -68,6 +70,7 @@ class Daemon:
         sweeps: Lazy[SweepController],
         forecasts: Lazy[ForecastClient],
         faults: FaultTracker,
+        report_tokens: ReportTokens,
         job_source: JobSource,
         idle_exit: float | None = None,
     ) -> None:
@@ -79,6 +82,7 @@ class Daemon:
         self.training, self.sweeps, self.forecasts = training, sweeps, forecasts
         self.notifier = notifier
         self.faults, self.job_source = faults, job_source
+        self.report_tokens, self.reports = report_tokens, ReportReceiver(training, registry)
         self.commands = CommandQueue(reactor.wake)
         self.pipeline = EventPipeline(
             registry, training, gpus, alarms, lambda: engine.state, context.logs, faults

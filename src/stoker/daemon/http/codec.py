@@ -19,6 +19,7 @@ from stoker.daemon.context import daemon_stopping
 from stoker.daemon.http.permission import Denial, check_permission
 from stoker.daemon.http.sessions import Sessions
 from stoker.engine import CommandRejected
+from stoker.executors.report_tokens import ReportTokens
 from stoker.schema.daemon import ErrorDetail, ErrorReply
 
 if TYPE_CHECKING:
@@ -104,20 +105,22 @@ class AuthMiddleware:
 
     def __init__(
         self, app: ASGIApp, sessions: Sessions, names: Collection[str],
-        open_paths: Collection[str] = (),
+        open_paths: Collection[str], report_tokens: ReportTokens,
     ) -> None:  # fmt: skip
         """`names` are host names by which browsers may reach this daemon.
 
         `open_paths` are served on loopback ports without a token.
         """
         self.app, self.sessions, self.names = app, sessions, names
-        self.open_paths = open_paths
+        self.open_paths, self.report_tokens = open_paths, report_tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its client has permission."""
         denial = None
         if scope["type"] == "http":
-            denial = check_permission(scope, self.sessions, self.names, self.open_paths)
+            denial = check_permission(
+                scope, self.sessions, self.names, self.open_paths, self.report_tokens
+            )
         if denial is not None:
             # Without the path: otherwise any client could fill the log with different lines.
             logger.warning("refused a request without permission (%d)", denial.status)

@@ -15,6 +15,8 @@ CERTIFICATE_YEARS = 10
 
 METRICS_NAME = "metrics-token"
 """Name of the file with the token of ports that serve metrics only."""
+REPORT_KEY_NAME = "report-key"
+"""Name of the file with the key of the tokens with which pods send training reports."""
 
 
 def token_path(state: str, name: str = "token") -> str:

@@ -11,8 +11,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker import wire
-from stoker.daemon.http.auth import is_allowed, tcp_auth
+from stoker.daemon.http.auth import TcpAuth, is_allowed, tcp_auth
 from stoker.daemon.http.sessions import ACT, Session, Sessions
+from stoker.executors.report_tokens import ReportTokens
 from stoker.wire import is_loopback
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 SESSION = "session"
 """Key in a request's state: the Session of its cookie. Requests with other rights have none."""
+REPORT_PATH = f"{wire.PREFIX}/report"
+"""The only path that the token of an attempt gives access to."""
+REPORT_SOURCE = "report_source"
+"""Key in a request's state: the ReportSource of its token."""
 NO_SESSION = (
     "This port requires a token (Authorization: Bearer TOKEN), or a session of the web page."
 )
@@ -80,12 +85,13 @@ def session_of(scope: Scope) -> Session | None:
 
 
 def check_permission(
-    scope: Scope, sessions: Sessions, names: Collection[str], open_paths: Collection[str] = ()
-) -> Denial | None:
+    scope: Scope, sessions: Sessions, names: Collection[str], open_paths: Collection[str],
+    report_tokens: ReportTokens,
+) -> Denial | None:  # fmt: skip
     """Return why a request is rejected, None if it is allowed; note its session in its state.
 
     `names` are host names of this daemon besides the loopback ones; `open_paths` are served on
-    loopback ports without a token.
+    loopback ports without a token. `report_tokens` are those of attempts.
     """
     headers, auth = Headers(scope), tcp_auth(scope)
     if auth is not None and auth.check_token(scope["headers"]):
@@ -94,6 +100,8 @@ def check_permission(
         return None
     if auth is not None and auth.only_metrics:
         return Denial(401, "This port requires its token: Authorization: Bearer TOKEN.")
+    if auth is not None and (scope["method"], scope["path"]) == ("POST", REPORT_PATH):
+        return _check_report(scope, headers, auth, report_tokens)
     if auth is None:
         client = scope.get("client")
         if not is_allowed(client[1] if client else -1):
@@ -105,6 +113,19 @@ def check_permission(
     elif "authorization" in headers:
         return Denial(401, "This port requires a token: Authorization: Bearer TOKEN.")
     return _check_browser(scope, headers, sessions, names)
+
+
+def _check_report(
+    scope: Scope, headers: Headers, auth: TcpAuth, tokens: ReportTokens
+) -> Denial | None:
+    """Check the token of an attempt, and note the attempt in the state of the request."""
+    scheme, _, token = headers.get("authorization").partition(" ")
+    source = tokens.check(token.strip()) if scheme.lower() == "bearer" else None
+    if source is None:
+        return Denial(401, "This route requires the token of an attempt.")
+    auth.accept()
+    scope.setdefault("state", {})[REPORT_SOURCE] = source
+    return None
 
 
 def _is_forwarded(headers: Headers) -> bool:

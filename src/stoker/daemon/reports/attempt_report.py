@@ -22,6 +22,8 @@ class AttemptReport(Struct):
     """For a remote attempt: the local directory with metrics scraped from its mirrored log."""
     local_metrics: TrainingReport = field(default_factory=TrainingReport)
     """The report in `local_copy`."""
+    published_offset: int = 0
+    """Bytes of whole lines with content that was published as events."""
     read_at: float = -inf
     began_published: bool = False
     epochs_published: int = 0

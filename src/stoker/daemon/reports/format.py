@@ -163,8 +163,8 @@ class TrainingReport:
             self.partial, self.skipping = b"", True
 
     def continue_at(self, offset: int) -> None:
-        """Continue at another offset, with the first complete line after it."""
-        self.offset, self.partial, self.skipping = offset, b"", offset > 0
+        """Continue at another offset; the rest of a line there is no valid line."""
+        self.offset, self.partial, self.skipping = offset, b"", False
 
     def _apply_line(self, line: Line) -> None:
         if self.stopped:

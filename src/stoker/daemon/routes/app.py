@@ -34,6 +34,7 @@ from stoker.daemon.routes import (
     live,
     notifications,
     prometheus,
+    reports,
     sessions,
     usage,
     what_if,
@@ -54,6 +55,7 @@ from stoker.schema import queue as q
 from stoker.schema import requests as r
 from stoker.schema import session as w
 from stoker.schema import sweep as s
+from stoker.schema import training as t
 from stoker.schema import usage as u
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class ApiRoute(NamedTuple):
     reply: Any
     """The type of the reply, or the media type of a stream."""
     body: Any = None
+    """The type of the body; or its media type, if the handler reads it."""
     query: dict[str, type] = {}  # noqa: RUF012
 
 
@@ -140,6 +143,8 @@ ROUTES = (
     ApiRoute("GET", "/jobs/{selector}/metrics", jobs.metrics, j.MetricsReply,
              query={"names": str, "points": int}),
     ApiRoute("GET", "/jobs/{selector}/usage", jobs.usage, g.UsageReply),
+    ApiRoute("POST", "/report", reports.receive, t.ReportReply, OCTETS,
+             query={"offset": int, "written": str}),
     ApiRoute("POST", "/wait", jobs.wait, j.WaitReply, r.Wait),
     ApiRoute("POST", "/cancel", command(job_actions.cancel), j.ActionReply, r.Cancel),
     ApiRoute("POST", "/kill", command(job_actions.kill), j.ActionReply, r.Kill),
@@ -213,12 +218,14 @@ def build_app(daemon: Daemon, mode: str, listeners: TcpListeners) -> ASGIApp:
     app = Starlette(routes=routes, exception_handlers=ERROR_HANDLERS)
     settings = daemon.settings
     open_paths = METRICS_PATHS if settings.metrics.open else ()
-    return AuthMiddleware(app, api.sessions, frozenset(settings.api.names), open_paths)
+    names = frozenset(settings.api.names)
+    return AuthMiddleware(app, api.sessions, names, open_paths, daemon.report_tokens)
 
 
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        body = () if route.body is None else (await read_body(request, route.body),)
+        has_json = route.body is not None and not isinstance(route.body, str)
+        body = (await read_body(request, route.body),) if has_json else ()
         value = await route.handler(api, request, *body)
         return value if isinstance(value, Response) else reply(value)
 

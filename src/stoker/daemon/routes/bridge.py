@@ -19,6 +19,7 @@ from stoker.daemon.http.sessions import Sessions
 from stoker.daemon.metrics.store import MetricsStore
 from stoker.daemon.routes.event_stream import EncodedEvents
 from stoker.daemon.routes.live_hub import LiveHub
+from stoker.daemon.routes.report_rates import ReportRates
 from stoker.daemon.runtime.command_queue import OnReply, QueuedCommand
 from stoker.daemon.views.gpu import gpu_rows
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -72,6 +73,7 @@ class RouteContext:
         self.simulation = asyncio.Semaphore(1)
         """Held while a what-if simulation runs."""
         self._reopen_ports()
+        self.report_rates = ReportRates()
         self.metrics = MetricsStore(os.path.dirname(daemon.context.logs))
 
     async def ask(self, handler: CommandHandler) -> Any:

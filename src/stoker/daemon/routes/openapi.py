@@ -21,7 +21,7 @@ QUERY_SCHEMAS: dict[type, dict[str, Any]] = {
 def document() -> dict[str, Any]:
     """Return the OpenAPI description of every route."""
     types = [ErrorReply, *(route.reply for route in ROUTES if not isinstance(route.reply, str))]
-    types += [route.body for route in ROUTES if route.body is not None]
+    types += [route.body for route in ROUTES if not isinstance(route.body, str | None)]
     schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
@@ -71,11 +71,10 @@ def _operation(route: ApiRoute, schema_of: dict[str, Any]) -> dict[str, Any]:
         },
     }
     if route.body is not None:
-        schema = schema_of[str(route.body)]
-        operation["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": schema}},
-        }
+        is_stream = isinstance(route.body, str)
+        media = route.body if is_stream else "application/json"
+        content = {} if is_stream else {"schema": schema_of[str(route.body)]}
+        operation["requestBody"] = {"required": True, "content": {media: content}}
     return operation
 
 

@@ -131,6 +131,23 @@ class TrainingMonitor:
         report.feed(data)
         self.dirty.add(job.id)
 
+    def on_http_report(
+        self, key: AttemptId, rank: int, data: bytes, offset: int
+    ) -> tuple[int, int]:
+        """Handle bytes that an attempt on another node has sent, which its log does not have.
+
+        Return where it has to continue, and how many bytes are on record: published in this cycle
+        at the latest. The report is that of the first part.
+        """
+        job = self.state().running.get(key[0])
+        if rank or job is None or job.attempt != key[1]:
+            return offset + len(data), offset + len(data)
+        current = current_report(self.reports, job) or self._add_report(job, None)
+        if data and offset <= current.report.offset:
+            self.on_report_data(key, None, data, offset)
+            self._wakeup.request(0.0)
+        return current.report.offset, current.published_offset
+
     # -- events -------------------------------------------------------------------------
 
     def enrich_events(self, events: list[e.Event]) -> list[e.Event]:
@@ -172,6 +189,7 @@ class TrainingMonitor:
             self._read(current, now)
             enriched += self.metrics.read_running(job)
             enriched += self._new_events(job, current, started.get(current.key))
+            current.published_offset = current.report.offset - len(current.report.partial)
         enriched += self.metrics.read_backlog()
         return enriched + overdue_stops(self.reports.values(), self.state(), now)
 

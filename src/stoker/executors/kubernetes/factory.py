@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from stoker.core.events import NodeAdded
 from stoker.executors.agent.executor import AgentEnvironment
@@ -15,13 +16,14 @@ from stoker.executors.kubernetes.pilot import Pilot, PilotExecutor
 from stoker.executors.kubernetes.pilot_pod import build_pilot, selector
 from stoker.executors.pilot_cluster import PilotClusterExecutor
 from stoker.executors.port import AttemptRecords, Executor
+from stoker.executors.report_tokens import ReportAccess
 
 
 class KubernetesFactory:
     """Creates the executors of all Kubernetes clusters; those of one cluster share its monitor."""
 
-    def __init__(self, environment: AgentEnvironment) -> None:
-        self.environment = environment
+    def __init__(self, environment: AgentEnvironment, reports: ReportAccess) -> None:
+        self.environment, self.reports = environment, reports
         self._monitors: dict[str, PilotMonitor] = {}
 
     def cluster(self, added: NodeAdded, records: AttemptRecords) -> Executor:
@@ -47,8 +49,9 @@ class KubernetesFactory:
         )
         pilot = options.pilot.node_facts("pilot") if options.has_pilots else None
         settings = HandoverSettings(
-            options.template(cluster), tuple(_kubectl(options).argv()), options.ahead, pilot
-        )
+            options.template(cluster), tuple(_kubectl(options).argv()), options.ahead, pilot,
+            partial(self.reports.describe, options.report_address),
+        )  # fmt: skip
         return HandoverExecutor(added.name, api, self.environment, records, settings)
 
     def pilot(self, added: NodeAdded, records: AttemptRecords) -> PilotExecutor:

@@ -31,9 +31,11 @@ MAX_NAME_LENGTH = 30
 KEYS = (
     "pilot", "ahead", "context", "namespace", "kubeconfig", "image", "volumes",
     "priority_classes", "node_selector", "tolerations", "pull_secrets", "queue", "service_account",
+    "report_address",
 )  # fmt: skip
 """Options of its node; maps and lists are JSON."""
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
@@ -68,6 +70,8 @@ class KubernetesOptions(Struct, frozen=True):
     queue: str = ""
     """The LocalQueue of Kueue."""
     service_account: str = ""
+    report_address: str = ""
+    """HOST:PORT at which pods reach this daemon; empty: training reports come by their logs."""
     ahead: int | None = None
     """Attempts that may be pending there; None: about twice as many as run there."""
 
@@ -121,8 +125,18 @@ def parse_options(options: Mapping[str, str]) -> KubernetesOptions:
         ),
         queue=_name(options.get("queue", ""), "queue"),
         service_account=_name(options.get("service_account", ""), "service_account"),
+        report_address=_address(options.get("report_address", "")),
         ahead=parse_ahead(options["ahead"]) if "ahead" in options else None,
     )
+
+
+def _address(text: str) -> str:
+    """Return the address of a port, which may be empty; raise BadValue."""
+    host, _, port = text.rpartition(":")
+    is_port = port.isdecimal() and 0 < int(port) < 1 << 16
+    if text and not (is_port and _HOST.fullmatch(host)):
+        raise BadValue(f"report_address takes HOST:PORT, not '{text}'.")
+    return text
 
 
 def cluster_addition(

@@ -76,6 +76,10 @@ class PodAttempt(Struct):
     control_files: dict[str, str] = {}
     """Those that were not confirmed yet, by name."""
     is_sending_control: bool = False
+    http_control: dict[str, str] = {}
+    """Control files in the last reply to a report over HTTP."""
+    http_until: float = 0.0
+    """Time on the reactor's clock until which the next report over HTTP is expected."""
     is_ready_reported: bool = False
     is_barrier_cancelled: bool = False
     """Whether it was requested not to pass its barrier."""

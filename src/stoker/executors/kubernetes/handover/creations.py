@@ -37,6 +37,7 @@ from stoker.executors.kubernetes.handover.pod_template import UnsupportedRequest
 from stoker.executors.launch import training_library
 from stoker.executors.port import SHORTAGE_SECONDS
 from stoker.executors.reactor import Timer
+from stoker.executors.report_tokens import ReportSource
 
 if TYPE_CHECKING:
     from stoker.executors.kubernetes.handover.executor import HandoverExecutor
@@ -130,7 +131,14 @@ class Creations:
             script=os.fsdecode(script) if script is not None else None,
             library=self._library if self._needs_library(attempt) else None,
             barrier_seconds=attempt.barrier_seconds, products=executor.products or (),
+            report_access=self._report_access(attempt),
         )  # fmt: skip
+
+    def _report_access(self, attempt: PodAttempt) -> str:
+        """Return how the pod reports over HTTP; the sender is in the training library."""
+        if not self._needs_library(attempt):
+            return ""
+        return self.executor.settings.report_access(ReportSource(attempt.id, attempt.part or 0))
 
     def _on_created(self, attempt: PodAttempt, reply: Reply) -> None:
         executor = self.executor

@@ -27,6 +27,7 @@ exit 0
 """Signals the processes that handle the signal: all, or the one in the file `only`."""
 WRITE = f'printf %s "$2" >"{REPORTS}/.$1.new" && mv "{REPORTS}/.$1.new" "{REPORTS}/$1"'
 GO, CANCELLED = ".go", ".cancelled"
+BARRIER_FILES = (GO, CANCELLED)
 """Files that end the wait at the barrier."""
 
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -58,6 +58,7 @@ from stoker.executors.port import (
     Upload,
 )
 from stoker.executors.reactor import Timer
+from stoker.executors.report_tokens import ReportSource
 
 MIN_AHEAD, MAX_AHEAD = 8, 200
 """Attempts that may wait in the cluster."""
@@ -67,6 +68,8 @@ SAVE_SECONDS = 1.0
 """Between notes of how far the logs were read."""
 CLOSE_SECONDS = 10.0
 """Time for the pods of a removed cluster to be let go."""
+HTTP_DELAY_SECONDS = 5.0
+"""By which a report over HTTP may be late before control files are sent in another way."""
 REQUEUED_CONTROL_SECONDS = 2.0
 """Before a control file is sent again."""
 
@@ -81,6 +84,8 @@ class HandoverSettings(Struct, frozen=True):
     """Attempts that may wait there; None: about twice as many as run."""
     pilot: NodeFacts | None = None
     """What the pilots of the cluster are; None: it has none."""
+    report_access: Callable[[ReportSource], str] = lambda _: ""
+    """Returns how a part reports over HTTP; empty: it cannot."""
     stuck_seconds: float = STUCK_SECONDS
     log_seconds: float = 60.0
     """Time after the end of a pod for which its log is tried to be read."""
@@ -374,7 +379,7 @@ class HandoverExecutor(Executor):
         if launch.truncate_output:
             empty_logs(launch.out, launch.err)
         if launch.is_training and launch.has_own_checkpoints:
-            with contextlib.suppress(OSError):  # then its volume does not need it here
+            with contextlib.suppress(OSError):  # a hostPath must exist before it is mounted
                 os.makedirs(os.path.dirname(launch.checkpoints), 0o700, exist_ok=True)
         try:
             attempt.copy.create(launch.umask)
@@ -505,7 +510,32 @@ class HandoverExecutor(Executor):
         if not attempt.is_running or attempt.is_sending_control or not attempt.control_files:
             return
         name, text = next(iter(attempt.control_files.items()))
-        self._write_file(attempt, name, text)
+        left = attempt.http_until - self.reactor.time()
+        if left > 0 and name not in exec_scripts.BARRIER_FILES:
+            self.check.request(left)  # the next report over HTTP fetches it
+        else:
+            self._write_file(attempt, name, text)
+
+    def exchange_control_files(
+        self, attempt: AttemptId, rank: int, written: Collection[str], wait: float
+    ) -> dict[str, str] | None:
+        """Return the control files for a part that reports over HTTP; forget those it has."""
+        parts = (part for part in self._parts(attempt) if (part.part or 0) == rank)
+        known = next(parts, None)
+        if known is None:
+            return None
+        known.control_files = {
+            name: text
+            for name, text in known.control_files.items()
+            if name not in written or known.http_control.get(name) != text
+        }
+        known.http_control = {
+            name: text
+            for name, text in known.control_files.items()
+            if name not in exec_scripts.BARRIER_FILES
+        }
+        known.http_until = self.reactor.time() + 2 * wait + HTTP_DELAY_SECONDS
+        return known.http_control
 
     def _write_file(self, attempt: PodAttempt, name: str, text: str) -> None:
         """Write a file in the container, again until that is confirmed."""

@@ -39,6 +39,8 @@ REPORTS, LIBRARY, SNAPSHOTS = "/stoker/reports", "/stoker/lib", "/snapshots"
 JOB_SCRIPT = f"{REPORTS}/.job"
 TERM_ALL = "kill -CONT -1; kill -TERM -1"
 """Signals every process of a container but the first."""
+REPORT_ACCESS = "STOKER_REPORT_ACCESS"
+"""A variable for the wrapper, which the job does not get."""
 NOTE_END = f": >{REPORTS}/.ending; : >{REPORTS}/.cancelled"
 """Tells the wrapper that the container is removed soon after its end, and ends a wait for others.
 """
@@ -126,6 +128,8 @@ class PodRequest(Struct, frozen=True):
     library: Mapping[str, Any] | None = None
     """The ConfigMap with the training library."""
     barrier_seconds: int = 0
+    report_access: str = ""
+    """Server, fingerprint and token for reports over HTTP; empty: through the log."""
     products: Sequence[str] = ()
     """Models of the cluster's GPUs, as its nodes are labelled."""
 
@@ -286,6 +290,8 @@ def _environment(request: PodRequest) -> list[dict[str, Any]]:
         if len(request.script.encode()) > MAX_SCRIPT_BYTES:
             raise UnsupportedRequest("the script has more than 120 KiB; put it into the image")
         values["STOKER_SCRIPT_TEXT"] = request.script
+    if request.report_access:
+        values[REPORT_ACCESS] = request.report_access
     variables: list[dict[str, Any]] = [
         {"name": name, "value": _escaped(value)} for name, value in values.items()
     ]

@@ -14,6 +14,9 @@
 # the last lines of the report and the exit code are in the termination message too, which is a part
 # of the pod's status, and the wrapper waits a moment.
 #
+# With STOKER_REPORT_ACCESS the training library sends the report over HTTP. While the file .http
+# exists it has the number of bytes that need not be in the log.
+#
 # FLAGS has r and e for those that are wanted. BARRIER is the longest wait in seconds, 0 for none.
 # Signals come through `kubectl exec` and reach all processes but this one; the kernel drops what
 # has no handler here. So the command runs in the foreground, with its usual signals.
@@ -30,18 +33,25 @@ forward() {
     trap : ALRM
     LC_ALL=C
     exec 3<"$_dir/report" 4<"$_dir/.err"
-    _at=0 _err_at=0 _part='' _err_part='' _ended=no
+    _at=0 _err_at=0 _part='' _err_part='' _ended=no _sent=0
     set --
     while :; do
         [ ! -e "$_dir/.ended" ] || _ended=yes
-        while IFS= read -r _line <&3; do
+        _by_http=no
+        [ ! -e "$_dir/.http" ] || ! read -r _sent 2>/dev/null <"$_dir/.http" || _by_http=yes
+        while [ $_ended = yes ] || [ $_by_http = no ]; do
+            IFS= read -r _line <&3 || {
+                _part=$_part$_line
+                break
+            }
             _line=$_part$_line _part=''
-            printf '%s r %s %s\n' "$_nonce" "$_at" "$_line"
-            set -- "$@" "$_nonce r $_at $_line"
-            [ $# -le $_kept_lines ] || shift
+            [ "$_at" -lt "$_sent" ] || {
+                printf '%s r %s %s\n' "$_nonce" "$_at" "$_line"
+                set -- "$@" "$_nonce r $_at $_line"
+                [ $# -le $_kept_lines ] || shift
+            }
             _at=$((_at + ${#_line} + 1))
         done
-        _part=$_part$_line
         while IFS= read -r _line <&4; do
             _line=$_err_part$_line _err_part=''
             printf '%s e %s %s\n' "$_nonce" "$_err_at" "$_line"
@@ -90,12 +100,21 @@ if [ -n "$_flags" ]; then
     _forwarder=$!
     trap - ALRM
 fi
+_sender=''
+if [ -n "${STOKER_REPORT_ACCESS:-}" ]; then
+    _python=$(command -v python3 || command -v python) && {
+        "$_python" -I -S /stoker/lib/stoker/training/reports/http_sender.py "$_dir" >/dev/null 2>&1 &
+        _sender=$!
+    }
+    unset STOKER_REPORT_ACCESS
+fi
 _main='echo $$ >/stoker/reports/.pid; exec "$@"'
 case $_flags in
     *e*) sh -c "$_main" sh "$@" 2>>"$_dir/.err" ;;
     *) sh -c "$_main" sh "$@" 2>&1 ;;
 esac
 _code=$?
+[ -z "$_sender" ] || kill -KILL $_sender 2>/dev/null
 if [ -n "$_forwarder" ]; then
     : >"$_dir/.ended"
     kill -ALRM $_forwarder 2>/dev/null
