@@ -479,7 +479,7 @@ def test_ageing_lets_a_long_job_overtake_a_later_shorter_one() -> None:
     assert pending_order(story) == [old, new]
 
 
-def test_ageing_improves_a_rank_by_a_factor_of_eight_at_most() -> None:
+def test_ageing_improves_the_rank_of_a_measured_job_by_a_factor_of_eight_at_most() -> None:
     story = planner()
     runs(story, 10)
     known, since = story.state.ranking_input(story.job(job(story, 1000))), story.now
@@ -489,6 +489,9 @@ def test_ageing_improves_a_rank_by_a_factor_of_eight_at_most() -> None:
     assert longest == pytest.approx(new - 3, abs=0.001)
     assert until - since == POLICIES["planner"].patience, "the next change: it is overdue"
     assert rank(known, until - 1)[0] == longest
+    silent = story.state.ranking_input(story.job(training(story, gpus(1))))
+    waited = 15 * MEASURING["ageing"] * MEASURING["floor"]
+    assert rank(silent, since + waited)[0] == pytest.approx(rank(silent, since)[0] - 4, abs=0.001)
 
 
 # -- the bound on waiting -------------------------------------------------------------------

@@ -51,8 +51,8 @@ UNMEASURED_SECONDS = 600.0
 stop request times out if no epoch of the job was measured."""
 
 MAX_AGEING_BONUS = 3.0
-"""Maximum improvement of a rank by waiting, a factor of eight: with more, jobs of a long backlog
-would come before every new short job."""
+"""Maximum improvement of a measured job's rank by waiting, a factor of eight: with more, jobs of a
+long backlog would come before every new short job."""
 
 _ARRIVAL_ORDERS = (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE)
 
@@ -96,6 +96,8 @@ class RemainingTime(Struct, frozen=True):
     """When the expectation grows if no report arrives."""
     floor: float = 0.0
     """It does not fall below this if no report arrives."""
+    max_bonus: float = inf
+    """Maximum improvement of the rank by waiting, in doublings."""
 
     def falls_to(self, seconds: float, at: float) -> float:
         """Return when a running job has this much left; infinite if it stays above."""
@@ -183,7 +185,9 @@ def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
             ratio = best_model_ratio(inputs.profiles, inputs.cluster, job, spec)
             seconds, floor_seconds = measured.seconds * ratio, measured.floor * ratio
             until = at + max(measured.grows_in, MIN_SECONDS)
-            return RemainingTime(seconds, grain, policy.ageing, until, floor_seconds)
+            return RemainingTime(
+                seconds, grain, policy.ageing, until, floor_seconds, MAX_AGEING_BONUS
+            )
     if spec.limit is not None:
         seconds = max(spec.limit - attained(job, at), UNMEASURED_SECONDS)
         return RemainingTime(seconds, 1.0, 1.0, floor=UNMEASURED_SECONDS)
@@ -221,8 +225,8 @@ def _ageing_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float
         return 0.0, inf
     scale = remaining.ageing * max(remaining.seconds, MIN_SECONDS)
     grain = remaining.grain or 1.0
-    bonus = _quantize(min(log2(1 + waited / scale), MAX_AGEING_BONUS), grain)
-    if bonus + grain > MAX_AGEING_BONUS:
+    bonus = _quantize(min(log2(1 + waited / scale), remaining.max_bonus), grain)
+    if bonus + grain > remaining.max_bonus:
         return bonus, inf
     return bonus, scale * (2 ** (bonus + grain) - 1)
 
