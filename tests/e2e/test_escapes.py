@@ -28,7 +28,8 @@ LOOKS = [
     ("move", "3", "--first"), ("edit", "3", "--comment", NASTY), ("drain", "1", "--reason", NASTY),
     ("undrain", "1"), ("pause", "2"), ("resume", "2"), ("__complete", "show", ""),
     ("completion", "bash"), ("what-if", "--policy", "fifo"), ("usage", "--by", "label"),
-    ("usage", "--json"), ("top", "--once"), ("ui", "--sessions"),
+    ("usage", "--json"), ("top", "--once"), ("ui", "--sessions"), ("alarms",),
+    ("alarms", "--json"), ("notify", "list"), ("notify", "list", "--json"),
     ("compat", "scheduler-state"), ("compat", "grass", "show"),
     ("compat", "scheduler-get-logs", NASTY),
     ("compat", "grass", "enqueue", NASTY, "x"), ("compat", "auto", "status", NASTY),
@@ -54,6 +55,7 @@ ERRORS = [
     ("hold", f"x{NASTY}"), ("release", f"x{NASTY}"), ("pause", f"x{NASTY}"),
     ("resume", f"x{NASTY}"), ("retry", f"x{NASTY}"), ("edit", f"x{NASTY}", "--priority", "1"),
     ("move", f"x{NASTY}", "--first"), ("gpus", f"--{NASTY}"), ("eta", f"x{NASTY}"),
+    ("alarms", f"--{NASTY}"), ("notify", "test", NASTY), ("mcp", f"--{NASTY}"),
 ]  # fmt: skip
 
 

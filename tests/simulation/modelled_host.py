@@ -29,7 +29,7 @@ from stoker.core.events.instructions import (
 )
 from stoker.core.launch.launch import Launch, launch
 from stoker.core.measurement.foreign_use import Thresholds
-from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
+from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GpuRequest, ResourceRequest
@@ -156,7 +156,7 @@ class Host:
         return SimpleNamespace(
             store=self.store, local=self.executor, engine=self.engine, context=context,
             registry=self.registry,
-            training=trainings, record=self._record,
+            training=trainings, record=self._record, notifier=SimpleNamespace(start=_ignore),
         )  # fmt: skip
 
     def _open_store(self) -> Store:
@@ -282,11 +282,11 @@ class Host:
                 attempt = AttemptId(instruction.job, instruction.attempt)
                 self.registry.signal(attempt, instruction.signal, instruction.if_caught)
 
-    def _launch(self, instruction: StartProcess, part: Placement) -> Launch:
-        state = self.engine.state
-        job, node = state.jobs[instruction.job], state.cluster.nodes[part.node]
+    def _launch(self, instruction: StartProcess, rank: int) -> Launch:
+        state, placement = self.engine.state, instruction.placement
+        job, node = state.jobs[instruction.job], state.cluster.nodes[placement.parts[rank].node]
         token = self.executor.token(AttemptId(instruction.job, instruction.attempt))
-        return launch(job, state.spec(job), part, node, 0.0, self.logs, token, "/s")
+        return launch(job, state.spec(job), placement, node, 0.0, self.logs, token, "/s", rank)
 
     def do(self, make_handler: MakeHandler) -> ClientRequest:
         """Send a request and wait for its reply."""

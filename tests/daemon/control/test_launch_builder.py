@@ -15,7 +15,7 @@ def test_a_start_has_the_devices_token_and_log_of_its_attempt():
         lambda: scenario.state, lambda attempt: f"token.{attempt}", "box",
         "/home/logs", "/home/scripts", lambda: Instant(1000.0, 5.0),
     )  # fmt: skip
-    launch = builder.build(StartProcess(job=job, attempt=0, placement=placement), placement)
+    launch = builder.build(StartProcess(job=job, attempt=0, placement=placement), 0)
     assert (launch.job, launch.attempt) == (job, 0)
     assert launch.out.startswith("/home/logs/")
     assert f"token.{job}.0" in str(launch)

@@ -127,7 +127,7 @@ def test_a_later_stop_request_is_not_taken_for_an_earlier_one(
 
 def test_files_for_the_barrier_are_not_sent_over_http(server: ReportServer, sender: Sender) -> None:
     sender.exchange()
-    server.executor.release(ATTEMPT, {"A": "1"})
+    server.executor.send_control(ATTEMPT, 0, ".go", "export A=1\n")
     (command,) = server.api.commands
     assert command[-2:] == [".go", "export A=1\n"]
 

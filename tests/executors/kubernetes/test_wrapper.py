@@ -25,8 +25,8 @@ def run(
     base: Path,
     flags: str,
     script: str,
-    barrier: int = 0,
     sender: str | None = None,
+    barrier: int = 0,
     **files: str,
 ) -> "tuple[subprocess.CompletedProcess[str], str]":
     """Run a script by the wrapper; return the end and the termination message.
