@@ -581,6 +581,10 @@ class Calls:
             self.kernel.waited.add(child.key)
         return pid, child.status
 
+    def wait4(self, pid: int, options: int) -> tuple[int, int, SimpleNamespace]:
+        used = SimpleNamespace(ru_utime=0.0, ru_stime=0.0, ru_maxrss=0)
+        return (*self.waitpid(pid, options), used)
+
 
 class _Socket:
     """The daemon's end of a supervisor's socket, which is closed when the daemon dies."""
