@@ -125,13 +125,6 @@ def test_a_later_stop_request_is_not_taken_for_an_earlier_one(
         assert (pod / "stop_at").read_text() == text
 
 
-def test_files_for_the_barrier_are_not_sent_over_http(server: ReportServer, sender: Sender) -> None:
-    sender.exchange()
-    server.executor.release(ATTEMPT, {"A": "1"})
-    (command,) = server.api.commands
-    assert command[-2:] == [".go", "export A=1\n"]
-
-
 def test_a_later_daemon_gets_the_whole_report_and_counts_nothing_twice(
     server: ReportServer, sender: Sender, pod: Path
 ) -> None:
