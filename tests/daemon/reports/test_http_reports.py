@@ -238,6 +238,9 @@ def test_the_sender_is_a_program_that_signals_do_not_end(server: ReportServer, p
         assert process.stderr.read() == b""
 
 
-def test_the_directory_of_checkpoints_exists_before_a_pod_mounts_it(server: ReportServer) -> None:
-    server.start()
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_directory_of_checkpoints_exists_before_a_pod_mounts_it(
+    server: ReportServer, parts: int
+) -> None:
+    server.start_parts(parts)
     assert (server.base / "checkpoints").is_dir()
