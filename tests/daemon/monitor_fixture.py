@@ -17,6 +17,7 @@ from stoker.core.state.state import State
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.training.monitor import TrainingMonitor
+from stoker.daemon.training.stop_requests import RemoteControl
 
 STARTED = 1000.0
 
@@ -34,9 +35,13 @@ class RecordingExecutor:
 class MonitorFixture:
     """A home, a state with one running job, and a training monitor."""
 
-    def __init__(self, home: Path, epochs: int | None = None) -> None:
+    def __init__(
+        self, home: Path, epochs: int | None = None, remote: RemoteControl | None = None
+    ) -> None:
+        """`remote` gets the control files for other nodes; without it, they are recorded."""
         self.home, self.state = home, State()
         self.executor = RecordingExecutor()
+        self.remote = remote or self.executor
         self.state.specs["s"] = Spec(
             kind="line",
             user="u",
@@ -58,7 +63,7 @@ class MonitorFixture:
         """Create the monitor of a new daemon."""
         self.reactor = EpollReactor()
         self.monitor = TrainingMonitor(
-            str(self.home), self.reactor, self.executor, lambda: self.state,
+            str(self.home), self.reactor, self.remote, lambda: self.state,
             TrialScorer(lambda: self.state),
         )  # fmt: skip
         self.monitor.start()

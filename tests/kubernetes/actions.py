@@ -6,7 +6,7 @@ from typing import Any
 
 from e2e.daemon_fixture import DaemonFixture, until
 from kubernetes.control_plane import KubernetesCluster
-from kubernetes.kubelet_node import IMAGE, KubeletNode
+from kubernetes.kubelet_node import IMAGE
 from slurm.actions import nodes, pilots, wait_for_pilot
 
 __all__ = ["nodes", "pilots", "wait_for_pilot"]
@@ -28,17 +28,15 @@ def add_cluster(box: DaemonFixture, *options: str, pilot: str = PILOT) -> None:
 
 
 def add_reporting_cluster(
-    box: DaemonFixture, node: KubeletNode, image: str = IMAGE, **volumes: str
+    box: DaemonFixture, cluster: KubernetesCluster, image: str = IMAGE, **volumes: str
 ) -> None:
-    """Start a daemon that pods on a node reach; they have the home of its user, and volumes."""
-    host, home = node.cluster.host_address, str(box.home.parent)
+    """Start a daemon that pods reach; they have the home of its user, and volumes."""
+    host, home = cluster.host_address, str(box.home.parent)
     with socket.create_server((host, 0)) as free:
         address = f"{host}:{free.getsockname()[1]}"
-    cluster = {
-        "address": "kubernetes://", "image": image, "report_address": address,
-    }  # fmt: skip
+    options = {"address": "kubernetes://", "image": image, "report_address": address}
     lines = ["[api]", f'listen = "{address}"', "[clusters.lab]"]
-    lines += [f'{key} = "{value}"' for key, value in cluster.items()]
+    lines += [f'{key} = "{value}"' for key, value in options.items()]
     lines += ["[clusters.lab.volumes]", f'"{home}" = "hostPath:{home}"']
     lines += [f'"{home}/{name}" = "hostPath:{path}"' for name, path in volumes.items()]
     box.home.mkdir(exist_ok=True)

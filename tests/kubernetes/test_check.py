@@ -29,6 +29,16 @@ def test_all_is_well_with_all_rights(kubernetes: KubernetesCluster, idle: Daemon
     assert kubernetes.pods() == {}
 
 
+def test_a_namespace_that_does_not_exist_is_named(
+    kubernetes: KubernetesCluster, idle: DaemonFixture
+) -> None:
+    idle.up()
+    for namespace, code in (("default", 0), ("nosuch", 1)):
+        idle.stoker("nodes", "add", "lab", "kubernetes://", "--namespace", namespace)
+        done = idle.stoker("nodes", "check", "lab")
+        assert (done.returncode, "nosuch" in done.stdout) == (code, bool(code)), done.stdout
+
+
 def test_what_is_wrong_with_gpus_volumes_and_queues_is_named(
     kubernetes: KubernetesCluster, idle: DaemonFixture
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from e2e.daemon_fixture import DaemonFixture, until
-from kubernetes.actions import WAIT_SECONDS, add_cluster, nodes
+from kubernetes.actions import WAIT_SECONDS, add_cluster, add_reporting_cluster, nodes
 from kubernetes.control_plane import KubernetesCluster
 from kubernetes.kubelet_node import IMAGE
 
@@ -159,10 +159,14 @@ def test_a_killed_daemon_is_replaced_and_no_part_runs_twice(
     until(lambda: not pair.pods(), WAIT_SECONDS)
 
 
+@pytest.mark.parametrize("way", ["log", "http"])
 def test_all_parts_stop_before_one_epoch_when_a_pod_is_evicted(
-    pair: KubernetesCluster, idle: DaemonFixture
+    pair: KubernetesCluster, idle: DaemonFixture, way: str
 ) -> None:
-    hand_over(idle)
+    if way == "http":
+        add_reporting_cluster(idle, pair)
+    else:
+        hand_over(idle)
     idle.script("train.py", TRAIN)
     job = int(idle.submit(*ACROSS, "--epochs", "100000", "python3", "train.py"))
     until(lambda: idle.job(job)["training"]["epochs_done"] > 2, 2 * WAIT_SECONDS)

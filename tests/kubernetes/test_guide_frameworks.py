@@ -58,7 +58,7 @@ def lab(real: KubeletNode, idle: DaemonFixture) -> DaemonFixture:
     for name in ("code", "snapshots"):
         (idle.user / name).mkdir()
     datasets = str((idle.user / "datasets").relative_to(idle.home.parent))
-    add_reporting_cluster(idle, real, IMAGE, **{datasets: str(PACKAGES)})
+    add_reporting_cluster(idle, real.cluster, IMAGE, **{datasets: str(PACKAGES)})
     return idle
 
 

@@ -29,7 +29,7 @@ print('trained')
 
 @pytest.fixture
 def lab(real: KubeletNode, idle: DaemonFixture) -> DaemonFixture:
-    add_reporting_cluster(idle, real)
+    add_reporting_cluster(idle, real.cluster)
     return idle
 
 

@@ -32,6 +32,7 @@ from stoker.executors.agent.executor import AgentEnvironment
 from stoker.executors.kubernetes.api.client import Reply
 from stoker.executors.kubernetes.handover.executor import HandoverExecutor, HandoverSettings
 from stoker.executors.kubernetes.handover.pod_template import PodTemplate, VolumeRule
+from stoker.executors.port import Barrier
 from stoker.executors.report_tokens import ReportAccess, ReportSource, ReportTokens
 from stoker.probes import remote_facts
 from stoker.schema.training import ReportReply
@@ -78,20 +79,20 @@ class ReportServer:
         """`executor`: one that has a pod, instead of one without a cluster."""
         self.base, self.state_dir = base, base / "state"
         self.state_dir.mkdir(parents=True)
-        self.box = MonitorFixture(base)
+        self.now = 0.0
+        self.api = RecordingApi()
+        self.executor = executor or self._executor()
+        self.box = MonitorFixture(base, remote=self.executor)
         added = NodeAdded(
             at=1.0, name="lab", address="kubernetes://", key=None, executor="kubernetes"
         )
         self.box.state.record.remotes["lab"] = added
         self.box.job.placement = Placement("lab", ())
-        self.now = 0.0
-        self.api = RecordingApi()
         self.tokens = ReportTokens(
             lambda: credentials.load_token(str(self.state_dir), credentials.REPORT_KEY_NAME)
         )
         certificate, _ = credentials.load_certificate(str(self.state_dir))
         self.access = ReportAccess(self.tokens, lambda: credentials.fingerprint(certificate))
-        self.executor = executor or self._executor()
         self.is_recorded = True
         self._serve(address)
 
@@ -112,24 +113,32 @@ class ReportServer:
 
     def start(self) -> list[str]:
         """Hand the job over; return what its pod gets to report here."""
+        (words,) = self.start_parts(1)
+        return words
+
+    def start_parts(self, count: int) -> list[list[str]]:
+        """Hand over a job of several pods; return what each of them gets to report here."""
+        parts = (Placement("lab", ()),) * (count - 1)
+        placement = self.box.job.placement = Placement("lab", (), other_parts=parts)
         launch = Launch(
             job=7, attempt=0, argv=("true",), directory="/", umask=0o22, environment="",
             extra={"STOKER_TOKEN": "t", "JOB_UUID": "abcdef01-7"}, out=str(self.base / "out"),
             err=None, script=None, terminal=False, gpus=(), transfer=FileTransfer(send=()),
             container=Container("img:1", in_job_directory=False),
             checkpoints=str(self.base / "checkpoints/abcdef01-7"),
-            reports=str(self.base / "training/7.0"), is_training=True,
+            reports=str(self.base / "training/7.0"), is_training=True, placement=placement,
         )  # fmt: skip
         self.executor.creations._library = {"metadata": {"name": "l"}, "data": {}}
         self.executor.template = PodTemplate("lab", volumes=(VolumeRule("/", path="/"),))
-        self.executor.start(launch)
-        (pod,) = self.api.pods.values()
-        (container,) = pod["spec"]["containers"]
-        return next(
+        for rank in range(count):
+            self.executor.start(launch, Barrier(rank, timeout=300) if count > 1 else None)
+        containers = (pod["spec"]["containers"][0] for pod in self.api.pods.values())
+        return [
             str(each["value"]).split()
+            for container in containers
             for each in container["env"]
             if each["name"] == "STOKER_REPORT_ACCESS"
-        )
+        ]
 
     def token(self, attempt: AttemptId = ATTEMPT, rank: int = 0) -> str:
         return self.tokens.issue(ReportSource(attempt, rank))

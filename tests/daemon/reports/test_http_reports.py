@@ -125,13 +125,6 @@ def test_a_later_stop_request_is_not_taken_for_an_earlier_one(
         assert (pod / "stop_at").read_text() == text
 
 
-def test_files_for_the_barrier_are_not_sent_over_http(server: ReportServer, sender: Sender) -> None:
-    sender.exchange()
-    server.executor.send_control(ATTEMPT, 0, ".go", "export A=1\n")
-    (command,) = server.api.commands
-    assert command[-2:] == [".go", "export A=1\n"]
-
-
 def test_a_later_daemon_gets_the_whole_report_and_counts_nothing_twice(
     server: ReportServer, sender: Sender, pod: Path
 ) -> None:
@@ -245,6 +238,9 @@ def test_the_sender_is_a_program_that_signals_do_not_end(server: ReportServer, p
         assert process.stderr.read() == b""
 
 
-def test_the_directory_of_checkpoints_exists_before_a_pod_mounts_it(server: ReportServer) -> None:
-    server.start()
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_directory_of_checkpoints_exists_before_a_pod_mounts_it(
+    server: ReportServer, parts: int
+) -> None:
+    server.start_parts(parts)
     assert (server.base / "checkpoints").is_dir()

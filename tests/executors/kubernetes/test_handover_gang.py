@@ -276,3 +276,11 @@ def test_a_later_daemon_learns_from_the_logs_which_parts_wait_and_run(lab: Lab) 
     lab.says(0, "g")
     assert {rank for _, rank, _ in lab.sink.ready_parts} == {0, 1}
     assert [event.part for event in lab.of(e.ProcessStarted)] == [0]
+
+
+def test_a_removed_cluster_reports_nothing_of_another_with_its_name(lab: Lab) -> None:
+    ups = list(lab.sink.ups)
+    lab.executor.remove()
+    lab.executor.on_failed("no answer")
+    lab.executor.on_listed([])
+    assert (lab.sink.downs, lab.sink.ups) == ([], ups)

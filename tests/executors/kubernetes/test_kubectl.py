@@ -1,9 +1,11 @@
 """What kubectl prints: states of pods, and errors in one sentence."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stoker.executors.kubernetes.api.process import find_config
 from stoker.executors.kubernetes.checks import role_yaml
 from stoker.executors.kubernetes.kubectl import UNANSWERED, UNCONFIGURED_TEXT, error_text, parse_pod
 
@@ -96,6 +98,12 @@ def test_a_pod_ends_when_it_is_deleted_or_at_its_limit() -> None:
 def test_errors_are_one_sentence(stderr: str, text: str, is_unanswered: bool) -> None:
     assert error_text(stderr) == text
     assert bool(UNANSWERED.search(stderr)) == is_unanswered
+
+
+def test_a_kubeconfig_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("lightkube")
+    with pytest.raises(ValueError, match=f"there is no file {tmp_path}/config"):
+        find_config(f"{tmp_path}/config", "")
 
 
 def test_a_role_for_a_service_account_names_its_namespace() -> None:

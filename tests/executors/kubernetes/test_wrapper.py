@@ -25,8 +25,9 @@ def run(
     base: Path,
     flags: str,
     script: str,
-    sender: str | None = None,
     barrier: int = 0,
+    *,
+    sender: str | None = None,
     **files: str,
 ) -> "tuple[subprocess.CompletedProcess[str], str]":
     """Run a script by the wrapper; return the end and the termination message.
@@ -104,7 +105,7 @@ def marked(done: "subprocess.CompletedProcess[str]") -> list[str]:
 
 def test_what_the_daemon_has_is_not_in_the_log(shell: list[str], tmp_path: Path) -> None:
     done, message = run(
-        shell, tmp_path, "r", f"{REPORT}; sleep 1.5", CONFIRM.format(4) + "time.sleep(60)"
+        shell, tmp_path, "r", f"{REPORT}; sleep 1.5", sender=CONFIRM.format(4) + "time.sleep(60)"
     )
     assert (done.returncode, marked(done)) == (0, ["N r 4 two"])
     assert message == "N r 4 two\nN x 0\n"
@@ -112,18 +113,20 @@ def test_what_the_daemon_has_is_not_in_the_log(shell: list[str], tmp_path: Path)
 
 def test_the_log_has_the_rest_while_the_daemon_is_away(shell: list[str], tmp_path: Path) -> None:
     away = CONFIRM.format(4) + "time.sleep(2.5); os.unlink(base + '/.http'); time.sleep(60)"
-    done, _ = run(shell, tmp_path, "r", f"{REPORT}; sleep 4; echo three >>reports/report", away)
+    script = f"{REPORT}; sleep 4; echo three >>reports/report"
+    done, _ = run(shell, tmp_path, "r", script, sender=away)
     assert marked(done) == ["N r 4 two", "N r 8 three"]
 
 
 def test_the_log_has_all_if_the_sender_cannot_run(shell: list[str], tmp_path: Path) -> None:
-    done, _ = run(shell, tmp_path, "r", "echo one >>reports/report", "raise SystemExit(1)")
+    broken = "raise SystemExit(1)"
+    done, _ = run(shell, tmp_path, "r", "echo one >>reports/report", sender=broken)
     assert marked(done) == ["N r 0 one"]
 
 
 def test_the_job_does_not_learn_the_token(shell: list[str], tmp_path: Path) -> None:
     sender = "open(base + '/seen', 'w').write(os.environ['STOKER_REPORT_ACCESS'])"
     script = "env; until [ -s reports/seen ]; do sleep 0.05; done; cat reports/seen >seen"
-    done, message = run(shell, tmp_path, "r", script, sender)
+    done, message = run(shell, tmp_path, "r", script, sender=sender)
     assert "secret" not in done.stdout + done.stderr + message
     assert (tmp_path / "seen").read_text() == "server fingerprint secret"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from stoker.daemon.training.monitor import TrainingMonitor
 
 MIN_WAIT_SECONDS = 1.0
+MAX_GANG_WAIT_SECONDS = 4.0
+"""The stop epoch of a gang must reach all its parts in time: RELAY_SECONDS of its stop protocol."""
 REQUESTS_PER_SECOND = 50
 """Of all attempts together; each is a TLS handshake of about 2 ms."""
 
@@ -49,6 +51,8 @@ class ReportReceiver:
         if job is None or job.attempt != attempt.attempt:
             raise _not_running(upload.source)
         wait = max(MIN_WAIT_SECONDS, len(state.running) / REQUESTS_PER_SECOND)
+        if job.placement is not None and job.placement.other_parts:
+            wait = min(wait, MAX_GANG_WAIT_SECONDS)
         control = self._control_files(job, upload, wait)
         offset, saved = self.training.on_http_report(attempt, rank, upload.data, upload.offset)
         saved = saved if is_recorded else 0

@@ -80,7 +80,11 @@ class ClusterChecker:
         """Run all checks; without a connection, no others."""
         checks = [self._connection()]
         if checks[0].state == "ok":
-            for part in (self._rights, self._gpus, self._pilot, self._volumes, self._queue):
+            parts = (
+                self._rights, self._namespace_exists, self._gpus, self._pilot, self._volumes,
+                self._queue,
+            )  # fmt: skip
+            for part in parts:
                 checks += part()
             checks += self._client()
         return ClusterCheck(checks, self._rbac() if self.missing else None)
@@ -109,6 +113,15 @@ class ClusterChecker:
             return
         named = ", ".join(f"{verb} {resource}" for _, resource, verb in self.missing)
         yield Check("rights", "failed", f"not allowed in {where}: {named}")
+
+    def _namespace_exists(self) -> Iterator[Check]:
+        """Check by an object that is not created: rights in a missing namespace can be reviewed."""
+        if self.options.has_pilots or ("", "configmaps", "create") in self.missing:
+            return
+        try:
+            self.kubectl.run("create", "configmap", "stoker-check", "--dry-run=server")
+        except KubectlError as error:
+            yield Check("namespace", "failed", self._refusal(error))
 
     def _review(self, right: Right) -> dict[str, Any]:
         group, resource, verb = right

@@ -43,7 +43,10 @@ def find_config(kubeconfig: str, context: str) -> SingleConfig:
     """Return the server and the credentials that kubectl would use."""
     from lightkube.config.kubeconfig import KubeConfig
 
-    options = [f"--kubeconfig={os.path.expanduser(kubeconfig)}"] if kubeconfig else []
+    path = os.path.expanduser(kubeconfig)
+    if path and not os.path.exists(path):  # kubectl would say that it has no context
+        raise ValueError(f"there is no file {path}")
+    options = [f"--kubeconfig={path}"] if path else []
     options += [f"--context={context}"] if context else []
     view = ["config", "view", "--minify", "--raw", "--flatten", "-o", "json"]
     try:

@@ -116,7 +116,7 @@ class HandoverExecutor(Executor):
         self.reconciliation = Reconciliation(self)
         self.check = Timer(self.reactor, self._check)
         """Repeats what was not confirmed, and saves how far logs were read."""
-        self._is_listed = self._knows_nodes = self._is_reported_up = False
+        self._is_listed = self._knows_nodes = self._is_reported_up = self._is_removed = False
         self._reported_ahead: int | None = None
         self._sink: ExecutorSink | None = None
 
@@ -208,7 +208,8 @@ class HandoverExecutor(Executor):
     def on_failed(self, why: str) -> None:
         """Report that the cluster does not answer; its pods continue."""
         self._is_listed = self._is_reported_up = False
-        self.sink.node_down(why)
+        if not self._is_removed:  # its name may be that of another cluster by now
+            self.sink.node_down(why)
 
     def find(self, attempt: PodAttempt) -> None:
         """Find out whether the pod of an attempt exists."""
@@ -255,6 +256,8 @@ class HandoverExecutor(Executor):
 
     def _report_up(self) -> None:
         if not self._is_listed or not self.reconciliation.is_done or self._is_reported_up:
+            return
+        if self._is_removed:
             return
         if not self._knows_nodes:
             return
@@ -577,6 +580,7 @@ class HandoverExecutor(Executor):
 
     def remove(self) -> None:
         """Delete the pods that are left, so that no finalizer holds them."""
+        self._is_removed = True
         for name, pod in self.pods.items():
             self.ends.discard(name, is_running=assess(pod, True).kind is Kind.RUNNING)
         self.attempts.clear()
