@@ -191,7 +191,8 @@ class Assignment:
         turns = [(entry.key, entry) for entry in entries]
         while turns:
             key, entry = heappop(turns)
-            if key is entry.key and not self.policy.longest_first and self._is_displaced(entry):
+            is_displaced = entry.current is not None and not self.future.is_free(entry.current)
+            if is_displaced and key is entry.key and not self.policy.longest_first:
                 # It ranks as a pending job, so that it does not displace the next.
                 priority, effective_rank, *others = key
                 key = (priority, effective_rank + log2(self.policy.hysteresis), *others)
@@ -202,10 +203,6 @@ class Assignment:
             if not self._assign(entry, crowding):
                 unassigned.append(entry)
         return unassigned
-
-    def _is_displaced(self, entry: AssignmentEntry) -> bool:
-        """Whether jobs before it were assigned devices that a job holds now."""
-        return entry.current is not None and not self.future.is_free(entry.current)
 
     def _longest_first_key(self, entry: AssignmentEntry) -> SortKey:
         """Order by seconds on the fastest model, not in steps, so that few jobs move."""
@@ -245,7 +242,6 @@ class Assignment:
             if options:
                 self._set_target(entry, min(options)[2])
                 return True
-        self._set_target(entry, None)
         if queue is not None and self._is_strict(queue):
             self._blocked_queues.add(queue)
         return False
@@ -253,11 +249,10 @@ class Assignment:
     def _is_strict(self, queue: str) -> bool:
         return self.state.backfill_mode(queue) is BackfillMode.STRICT
 
-    def _set_target(self, entry: AssignmentEntry, target: Placement | None) -> None:
+    def _set_target(self, entry: AssignmentEntry, target: Placement) -> None:
         """Allocate the target of a job."""
         entry.target = target
-        if target is not None:
-            self.future.allocate(target)
+        self.future.allocate(target)
 
     def _cost(
         self, entry: AssignmentEntry, model: str, placement: Placement, crowding: float
@@ -345,8 +340,7 @@ class Assignment:
         if target is None or gpu not in devices_of(target) or not self.future.is_free(target):
             target = find_placement(self.future, only_on(entry.request, host, on_idle_gpus=False))
         if target is not None:  # None: the node has too little else
-            entry.target = target
-            self.future.allocate(target)
+            self._set_target(entry, target)
             others.append(entry)
 
     # -- what follows -------------------------------------------------------------------

@@ -51,8 +51,6 @@ class Nominations:
         """Number of nominations revoked so far."""
         self.counting_on_surplus: set[int] = set()
         """Jobs that only count on what stopping jobs free; it is allocated for them already."""
-        self._preemptors: set[int] = set()
-        """Pending jobs for which others are stopping."""
         self._sorted: list[Nomination] = []
         self._ledger: Overlay | None = None
         self._withheld_count = 0
@@ -68,7 +66,6 @@ class Nominations:
         state.thresholds.follow(self.future)
         self._sorted, self._ledger = [], None
         self.counting_on_surplus.clear()
-        self._preemptors.clear()
         state.memory.nominations.clear()
         if not state.preemptible:
             return  # jobs that end anyway are not waited for
@@ -83,19 +80,16 @@ class Nominations:
         for key, id in sorted((state.pending.sort_key(state.jobs[id]), id) for id in victims):
             self._release(victims[id])
             request = state.startable_request(state.jobs[id], state.pending.class_of[id], self.at)
-            placement = self._find_on_nodes_of(victims[id], request)
+            if request.node_count > 1:
+                placement = find_placement(self.future, request)
+            else:
+                nodes = dict.fromkeys(part.node for job in victims[id] for part in job.parts)
+                placement = find_placement_on(self.future, nodes, request)
             if placement is not None:
                 self.future.allocate(placement)
                 state.memory.nominations[id] = placement
                 self._sorted.append(Nomination(key, id, placement))
         self._release(others)
-        self._preemptors = set(victims)
-
-    def _find_on_nodes_of(self, victims: list[Job], request: ResourceRequest) -> Placement | None:
-        if request.node_count > 1:
-            return find_placement(self.future, request)
-        nodes = dict.fromkeys(part.node for job in victims for part in job.parts)
-        return find_placement_on(self.future, nodes, request)
 
     def _release(self, victims: Iterable[Job]) -> None:
         """Release what stopping jobs hold, less what they resume with if they are resized."""
@@ -130,13 +124,13 @@ class Nominations:
             self._withheld_count += 1
         return self._ledger
 
-    def claim(self, key: SortKey, job: int, placement: Placement, has_new_victims: bool) -> None:
+    def claim(self, key: SortKey, job: int, placement: Placement) -> None:
         """Allocate a placement in the future capacity; it is held for a job that has victims."""
         self.future.allocate(placement)
-        if not has_new_victims and job not in self._preemptors:
+        stops = (other.progress.stop for other in self.state.stopping.values())
+        if not any(stop is not None and stop.preemptor == job for stop in stops):
             self.counting_on_surplus.add(job)
             return
-        self._preemptors.add(job)
         self.state.memory.nominations[job] = placement
         insort(self._sorted, Nomination(key, job, placement))
         self._ledger = None
