@@ -50,7 +50,10 @@ def unblocks(
     holders = [other for other in useful if other.id not in state.stopping]
     stopping = [other for other in useful if other.id in state.stopping]
     what_if = _WhatIf(state, job, request, stopping)
-    soonest, texts = 0.0, _stopping_text(stopping)
+    soonest, texts = 0.0, list[str]()
+    if stopping:
+        subject = "they were" if len(stopping) > 1 else "it was"
+        texts = [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"]
     if not (stopping and what_if.would_start([])):
         soonest, ending = _ends(state, what_if, holders, at, boot, ends)
         quanta = _quanta(state, job, holders, at)
@@ -62,7 +65,10 @@ def unblocks(
             texts = [*_reserved_text(state, job, at)]
     overdue = overdue_in(state.ranking_input(job), at)
     if overdue < inf and overdue <= soonest:
-        texts.append(_overdue_text(state, job, overdue))
+        blocks = state.policy_of(state.spec(job).queue).backfill is BackfillMode.OVERDUE_ONLY
+        effect = "no job may start ahead of it" if blocks else "it starts first"
+        when = f"overdue in {approximate_duration(overdue)}, then" if overdue else "it is overdue:"
+        texts.append(f"{when} {effect}")
     return tuple(texts)
 
 
@@ -103,11 +109,6 @@ def _jobs_do(jobs: Sequence[Job], verb: str) -> str:
     """Return `job 5 ends`, `jobs 5 and 6 end`."""
     labels = _listed([job.label for job in jobs])
     return f"jobs {labels} {verb}" if len(jobs) > 1 else f"job {labels} {verb}s"
-
-
-def _stopping_text(stopping: list[Job]) -> list[str]:
-    subject = "they were" if len(stopping) > 1 else "it was"
-    return [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"] if stopping else []
 
 
 def _reserved_text(state: State, job: Job, at: float) -> tuple[str, ...]:
@@ -220,10 +221,3 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
         for wait, _, label in nsmallest(position.MAX_LISTED, waits)
     ]
-
-
-def _overdue_text(state: State, job: Job, overdue: float) -> str:
-    blocks = state.policy_of(state.spec(job).queue).backfill is BackfillMode.OVERDUE_ONLY
-    effect = "no job may start ahead of it" if blocks else "it starts first"
-    when = f"overdue in {approximate_duration(overdue)}, then" if overdue else "it is overdue:"
-    return f"{when} {effect}"

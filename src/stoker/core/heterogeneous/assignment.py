@@ -41,7 +41,7 @@ from stoker.core.heterogeneous.prices import equilibrium_prices
 from stoker.core.heterogeneous.throughput import ThroughputModel
 from stoker.core.measurement.estimator import NO_GPU, hardware
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job
+from stoker.core.model.job import Job, StopRequest
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.placer import find_placement
@@ -116,7 +116,7 @@ class Assignment:
         stop = progress.stop
         if placement is None or job.state is not JobState.RUNNING:
             return
-        if job.id not in state.preemptible or (stop is not None and not _may_resume(state, job)):
+        if job.id not in state.preemptible or (stop and not _may_resume(state, job, stop)):
             return
         request = state.effective_request(job, state.spec(job))
         own_nodes = {part.node for part in placement.parts}
@@ -392,13 +392,10 @@ class Assignment:
                 )  # fmt: skip
 
 
-def _may_resume(state: State, job: Job) -> bool:
+def _may_resume(state: State, job: Job, stop: StopRequest) -> bool:
     """Whether a job that was asked to stop would continue if the request were withdrawn."""
-    progress = job.progress
-    if progress.stop is None or not progress.accepts_stop:
-        return False
-    is_resized = job.id in state.running_elastic and progress.stop.preemptor is None
-    return not progress.stop.timed_out and not is_resized
+    is_resized = job.id in state.running_elastic and stop.preemptor is None
+    return job.progress.accepts_stop and not stop.timed_out and not is_resized
 
 
 def _demands(entries: Iterable[AssignmentEntry]) -> Iterable[dict[str, float]]:

@@ -11,12 +11,7 @@ from stoker.core.cluster.node import Device, Node
 from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation, Placement
 from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
-from stoker.core.placement.compatibility import (
-    allowed_devices,
-    available_gpus,
-    compatible_devices,
-    for_node,
-)
+from stoker.core.placement.compatibility import allowed_devices, for_node, usable_gpus
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.request_shape import (
     delegated_request,
@@ -77,7 +72,7 @@ def _accepts(node: Node, request: ResourceRequest) -> bool:
 def _pick_gpus(node: Node, gpus: GpuRequest, remainder: int) -> list[DeviceAllocation] | None:
     """Return whole GPUs in order of preference, and a part of a GPU where it wastes the least."""
     local = for_node(gpus, node.name)
-    candidates = compatible_devices(available_gpus(node, gpus), local)
+    candidates = usable_gpus(node, local)
     if preferred := local.prefer or local.required or local.allowed:
         candidates.sort(key=lambda device: _preference(device, preferred))
     if gpus.fixed_share is not None:

@@ -94,19 +94,16 @@ class Nominations:
     def _release(self, victims: Iterable[Job]) -> None:
         """Release what stopping jobs hold, less what they resume with if they are resized."""
         for job in victims:
-            if job.placement is not None and is_stopping(job):
-                self.future.release(job.placement)
-                if (stop := job.progress.stop) is not None and stop.resize_to:
-                    self._allocate_resized(job, stop.resize_to)
-
-    def _allocate_resized(self, job: Job, gpus: int) -> None:
-        """Allocate the GPUs with which a job that stops to be resized resumes at once."""
-        request = self.state.effective_request(job, self.state.spec(job))
-        request = self.state.within_horizon(job, request, self.at)
-        resized = elastic.resized(request, gpus, elastic.gpus_per_node(self.state))
-        placement = find_placement(self.future, resized)
-        if placement is not None:
-            self.future.allocate(placement)
+            if job.placement is None or not is_stopping(job):
+                continue
+            self.future.release(job.placement)
+            if (stop := job.progress.stop) is not None and stop.resize_to:
+                request = self.state.effective_request(job, self.state.spec(job))
+                request = self.state.within_horizon(job, request, self.at)
+                max_gpus = elastic.gpus_per_node(self.state)
+                resized = elastic.resized(request, stop.resize_to, max_gpus)
+                if (placement := find_placement(self.future, resized)) is not None:
+                    self.future.allocate(placement)
 
     def ledger_for(self, key: SortKey) -> Cluster:
         """Return the ledger without what is nominated to jobs before this position.

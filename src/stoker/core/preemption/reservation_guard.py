@@ -50,11 +50,6 @@ class ReservationGuard:
         kind = ConservativeBackfill if self.is_conservative else EasyBackfill
         return kind(cluster, releases, self.boot, self.at - self.boot)
 
-    @cached_property
-    def _any_protected(self) -> bool:
-        """Whether a pending job may be protected: no loop over 1,000 classes."""
-        return not may_overtake(self.state) or self.state.pending.may_have_reservations
-
     def would_block(
         self, key: SortKey, job: Job, request: ResourceRequest, future: Cluster, victims: set[int]
     ) -> bool:
@@ -83,9 +78,9 @@ class ReservationGuard:
         All of them for conservative backfill, otherwise the first of each class. `exclude`: jobs
         that need no reservation, since they have nominations.
         """
-        if not self._any_protected:
-            return
         state, done, admission = self.state, set[JobClass](), Admission(self.state)
+        if may_overtake(state) and not state.pending.may_have_reservations:
+            return  # no job is protected: no loop over 1,000 classes
         for key, job_class, id in jobs_in_order(
             state.pending, lambda _, each: each in done or not is_protected(state, each)
         ):
