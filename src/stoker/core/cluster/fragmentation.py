@@ -168,9 +168,8 @@ def _remainder_losses(matching: list[tuple[ResourceDemand, float]], total: float
     """
     shares: dict[int, float] = {}
     for demand, weight in matching:
-        if demand.gpus:
-            size = -(-min(demand.gpus, THOUSAND) // REMAINDER_STEP)
-            shares[size] = shares.get(size, 0.0) + weight / total
+        size = -(-min(demand.gpus, THOUSAND) // REMAINDER_STEP)
+        shares[size] = shares.get(size, 0.0) + weight / total
     by_size = sorted(shares.items())
     losses: list[float] = []
     for left in range(THOUSAND // REMAINDER_STEP + 1):

@@ -7,7 +7,7 @@ group once instead of each node.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from stoker.core.cluster.fragmentation import (
     MAX_TYPICAL_DEMANDS,
@@ -30,15 +30,13 @@ RankedNode = tuple[Cost, int, str]
 class NodeGroup:
     """Nodes with equal free resources."""
 
-    __slots__ = ("costs", "free", "max_gpus", "members")
+    __slots__ = ("free", "max_gpus", "members")
 
     def __init__(self, free: FreeResources) -> None:
         self.free = free
         self.max_gpus = max_request_amount(free.gpus)
         self.members: list[tuple[int, str]] = []
         """Join index and name of each node, sorted."""
-        self.costs: dict[ResourceDemand, Cost] = {}
-        """Costs of demands that fit here."""
 
     def fits(self, demand: ResourceDemand) -> bool:
         """Whether a demand fits on each of the nodes."""
@@ -63,8 +61,8 @@ class FreeCapacityIndex:
         """Nodes in no group: GPUs of several models, delegated, unavailable."""
         self._free: dict[str, tuple[FreeResources, int]] = {}
         """Free resources and join index of each node in a group."""
-        self._fitting: dict[ResourceDemand, dict[NodeGroup, None]] = {}
-        """Groups where a demand fits, by demand."""
+        self._fitting: dict[ResourceDemand, dict[NodeGroup, Cost | None]] = {}
+        """Groups where a demand fits, by demand, and what it costs there once that was needed."""
         self._version = 0
 
     def ranked(
@@ -77,25 +75,25 @@ class FreeCapacityIndex:
         """Yield nodes where a demand fits except `modified` ones, of each group at most `count`."""
         if self._version != histogram.version:
             self._version = histogram.version
-            for group in self.groups.values():
-                group.costs.clear()
-        for group in self.fitting(demand):
-            cost = group.costs.get(demand) or placement_cost(group.free, demand, histogram)
+            self._fitting.clear()
+        costs = self.fitting(demand)
+        for group, known in costs.items():
+            cost = known or placement_cost(group.free, demand, histogram)
             assert cost is not None
-            group.costs[demand] = cost
+            costs[group] = cost
             members = group.members
             if modified:
                 members = [member for member in members if member[1] not in modified]
             for join_index, name in members[:count]:
                 yield cost, join_index, name
 
-    def fitting(self, demand: ResourceDemand) -> Iterable[NodeGroup]:
+    def fitting(self, demand: ResourceDemand) -> dict[NodeGroup, Cost | None]:
         """Return the groups where a demand fits."""
         found = self._fitting.get(demand)
         if found is None:
             if len(self._fitting) >= MAX_TYPICAL_DEMANDS:
                 self._fitting.clear()
-            found = {group: None for group in self.groups.values() if group.fits(demand)}
+            found = dict.fromkeys(group for group in self.groups.values() if group.fits(demand))
             self._fitting[demand] = found
         return found
 

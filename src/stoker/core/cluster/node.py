@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from stoker.core.cluster.fragmentation import max_request_amount
 from stoker.core.model.hardware import DeviceAllocation, DeviceFacts
@@ -48,12 +49,6 @@ class Device(Struct, eq=False, gc=False):
         self.memory_free = facts.memory or 0
         self.kind = (self.type, facts.capacity, facts.memory, facts.model, facts.is_pool)
         self.is_unit = facts.capacity == THOUSAND and not facts.is_pool
-
-    def emptied(self) -> Device:
-        """Return a copy without allocations; drains and foreign use stay."""
-        twin = Device(self.type, self.facts)
-        twin.copy_marks(self)
-        return twin
 
     def copy_marks(self, other: Device) -> None:
         """Take over drain and foreign use of another record of this device."""
@@ -139,12 +134,8 @@ class Node(Struct, eq=False):
 
     def copy(self) -> Node:
         """Return a copy for an overlay."""
-        twin = Node(
-            self.name, self.join_index, self.unavailable_reason, self.removed, self.delegated,
-            self.on_demand, self.takes_gangs,
-        )  # fmt: skip
-        for type, devices in self.types.items():
-            twin.types[type] = list(map(_copy_device, devices))
+        types = {type: list(map(_copy_device, devices)) for type, devices in self.types.items()}
+        twin = replace(self, types=types)
         twin.by_name = {(device.type, device.name): device for device in twin.devices()}
         return twin
 
@@ -153,7 +144,8 @@ class Node(Struct, eq=False):
         twin = Node(self.name, self.join_index, self.unavailable_reason)
         for device in self.devices():
             if not device.removed:
-                twin.add(device.emptied())
+                twin.add(empty := Device(device.type, device.facts))
+                empty.copy_marks(device)
         return twin
 
     @property

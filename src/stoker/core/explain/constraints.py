@@ -50,8 +50,7 @@ def node_constraints(
             if (lack := infeasibility_reason(node, request)) is None:
                 constraints = tuple(_constraints(state, job, node, request, at, boot))
             else:
-                needs = describe(request)
-                constraints = (Constraint("machine", f"{name} {lack}", needs=needs),)
+                constraints = (Constraint("machine", f"{name} {lack}", describe(request)),)
             views.append(NodeView(name, lack is None, constraints))
     for name, added in state.record.remotes.items():
         if added.cluster:  # an allocation that is not there yet: see the node of its cluster
@@ -132,14 +131,12 @@ def allocation_text(state: State, cluster: Node) -> str:
         if added.cluster == name and added.is_allocation
     ]
     waiting = [record.unreachable[node].reason for node in members if node in record.unreachable]
-    if waiting:
-        reason = "" if waiting[0] == NOT_REACHED_YET else f" ({waiting[0]})"
-        return f"waits for an allocation of {name}{reason}"
-    if len(members) >= cluster.on_demand:
+    if not waiting and len(members) >= cluster.on_demand:
         if len(members) == 1:
             return f"{name} has the one allocation that it may have; it is in use"
         return f"{name} has all {len(members)} allocations that it may have; they are in use"
-    return f"waits for an allocation of {name}"
+    reason = f" ({waiting[0]})" if waiting and waiting[0] != NOT_REACHED_YET else ""
+    return f"waits for an allocation of {name}{reason}"
 
 
 def _gpu_constraint(state: State, node: Node, gpus: GpuRequest, boot: float) -> list[Constraint]:

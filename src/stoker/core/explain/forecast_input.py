@@ -80,15 +80,11 @@ def forecast_input(
     jobs = [*state.running.values(), *eligible, *islice(ineligible, max(count, 0)), *ended]
     sweeps = {job.array for job in jobs if job.params is not None}
     specs = {job.spec: state.specs[job.spec] for job in jobs}
+    since = min((job.submitted_at for job in jobs), default=0.0)
+    if len(ended) >= KEEP_FINISHED:
+        since = ended[0].ended_at or 0.0
     return ForecastInput(
         at=at, boot=boot, record=state.record, specs=specs, jobs=jobs,
         sweeps=[sweep for id, sweep in state.sweeps.items() if id in sweeps],
-        since=_since(jobs, ended), runs=runs, expected_nodes=expected_nodes or [],
+        since=since, runs=runs, expected_nodes=expected_nodes or [],
     )  # fmt: skip
-
-
-def _since(jobs: list[Job], ended: list[Job]) -> float:
-    """Return from when on every submission is among the jobs."""
-    if len(ended) >= KEEP_FINISHED:
-        return ended[0].ended_at or 0.0
-    return min((job.submitted_at for job in jobs), default=0.0)

@@ -50,7 +50,10 @@ def unblocks(
     holders = [other for other in useful if other.id not in state.stopping]
     stopping = [other for other in useful if other.id in state.stopping]
     what_if = _WhatIf(state, job, request, stopping)
-    soonest, texts = 0.0, _stopping_text(stopping)
+    soonest, texts = 0.0, list[str]()
+    if stopping:
+        subject = "they were" if len(stopping) > 1 else "it was"
+        texts = [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"]
     if not (stopping and what_if.would_start([])):
         soonest, ending = _ends(state, what_if, holders, at, boot, ends)
         quanta = _quanta(state, job, holders, at)
@@ -59,10 +62,13 @@ def unblocks(
         if not texts and ahead:
             texts = [f"{_jobs_do(ahead, 'start')} first, ahead of it"]
         elif not texts and what_if.is_strict:
-            texts = [*_reserved_text(state, job, at)]
+            texts += _reserved_text(state, job, at)
     overdue = overdue_in(state.ranking_input(job), at)
     if overdue < inf and overdue <= soonest:
-        texts.append(_overdue_text(state, job, overdue))
+        blocks = state.policy_of(state.spec(job).queue).backfill is BackfillMode.OVERDUE_ONLY
+        effect = "no job may start ahead of it" if blocks else "it starts first"
+        when = f"overdue in {approximate_duration(overdue)}, then" if overdue else "it is overdue:"
+        texts.append(f"{when} {effect}")
     return tuple(texts)
 
 
@@ -105,11 +111,6 @@ def _jobs_do(jobs: Sequence[Job], verb: str) -> str:
     return f"jobs {labels} {verb}" if len(jobs) > 1 else f"job {labels} {verb}s"
 
 
-def _stopping_text(stopping: list[Job]) -> list[str]:
-    subject = "they were" if len(stopping) > 1 else "it was"
-    return [f"{_jobs_do(stopping, 'stop')}, as {subject} asked to"] if stopping else []
-
-
 def _reserved_text(state: State, job: Job, at: float) -> tuple[str, ...]:
     """Return which jobs start first, for a job that fits but is blocked by a reservation."""
     stops = (other.progress.stop for other in state.running.values())
@@ -128,15 +129,11 @@ def _reserved_text(state: State, job: Job, at: float) -> tuple[str, ...]:
     return (f"{_jobs_do(first, 'start')} first: {why}",)
 
 
-_End = tuple[float, str, Job]
-"""Seconds until a running job ends, and "about" or "at most"; if they are infinite, why."""
-
-
 def _ends(
     state: State, what_if: _WhatIf, holders: list[Job], at: float, boot: float, ends: EndEstimate
 ) -> tuple[float, list[str]]:
     """Return the seconds until the first ends that suffice, and such ends in words."""
-    by_end = (_end(state, job, at, boot, ends) for job in holders)
+    by_end = ((*_end(state, job, at, boot, ends), job) for job in holders)
     soonest = nsmallest(position.MAX_CONSIDERED, by_end, key=itemgetter(0))
     sets = _sufficient(soonest, lambda ended: what_if.would_start([job for _, _, job in ended]))
     lasts = [max(needed, key=itemgetter(0)) for needed in sets]
@@ -171,18 +168,19 @@ def _listed(labels: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _end(state: State, job: Job, at: float, boot: float, ends: EndEstimate) -> _End:
+def _end(state: State, job: Job, at: float, boot: float, ends: EndEstimate) -> tuple[float, str]:
+    """Return the seconds until a job ends, and "about" or "at most"; if they are infinite, why."""
     if job.state is JobState.SUSPENDED:
-        return inf, f"is paused (stoker resume {job.label})", job
+        return inf, f"is paused (stoker resume {job.label})"
     if job.started_boot is None:
-        return inf, "is starting", job
+        return inf, "is starting"
     end = ends(job)
     if end is not None and end.likely is not None:
-        return max(end.likely - at, 0.0), "at most" if end.kind is Kind.LIMIT else "about", job
+        return max(end.likely - at, 0.0), "at most" if end.kind is Kind.LIMIT else "about"
     limit = state.spec(job).limit
     if limit is None:
-        return inf, "has no time limit", job
-    return max(limit - (boot - job.started_boot - job.slack), 0.0), "at most", job
+        return inf, "has no time limit"
+    return max(limit - (boot - job.started_boot - job.slack), 0.0), "at most"
 
 
 def _foreign_use(state: State, what_if: _WhatIf, request: ResourceRequest) -> list[str]:
@@ -220,10 +218,3 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
         for wait, _, label in nsmallest(position.MAX_LISTED, waits)
     ]
-
-
-def _overdue_text(state: State, job: Job, overdue: float) -> str:
-    blocks = state.policy_of(state.spec(job).queue).backfill is BackfillMode.OVERDUE_ONLY
-    effect = "no job may start ahead of it" if blocks else "it starts first"
-    when = f"overdue in {approximate_duration(overdue)}, then" if overdue else "it is overdue:"
-    return f"{when} {effect}"

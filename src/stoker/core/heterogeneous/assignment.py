@@ -41,7 +41,7 @@ from stoker.core.heterogeneous.prices import equilibrium_prices
 from stoker.core.heterogeneous.throughput import ThroughputModel
 from stoker.core.measurement.estimator import NO_GPU, hardware
 from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job
+from stoker.core.model.job import Job, StopRequest
 from stoker.core.model.lifecycle import JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.placer import find_placement
@@ -116,7 +116,7 @@ class Assignment:
         stop = progress.stop
         if placement is None or job.state is not JobState.RUNNING:
             return
-        if job.id not in state.preemptible or (stop is not None and not _may_resume(state, job)):
+        if job.id not in state.preemptible or (stop and not _may_resume(state, job, stop)):
             return
         request = state.effective_request(job, state.spec(job))
         own_nodes = {part.node for part in placement.parts}
@@ -191,7 +191,8 @@ class Assignment:
         turns = [(entry.key, entry) for entry in entries]
         while turns:
             key, entry = heappop(turns)
-            if key is entry.key and not self.policy.longest_first and self._is_displaced(entry):
+            is_displaced = entry.current is not None and not self.future.is_free(entry.current)
+            if is_displaced and key is entry.key and not self.policy.longest_first:
                 # It ranks as a pending job, so that it does not displace the next.
                 priority, effective_rank, *others = key
                 key = (priority, effective_rank + log2(self.policy.hysteresis), *others)
@@ -202,10 +203,6 @@ class Assignment:
             if not self._assign(entry, crowding):
                 unassigned.append(entry)
         return unassigned
-
-    def _is_displaced(self, entry: AssignmentEntry) -> bool:
-        """Whether jobs before it were assigned devices that a job holds now."""
-        return entry.current is not None and not self.future.is_free(entry.current)
 
     def _longest_first_key(self, entry: AssignmentEntry) -> SortKey:
         """Order by seconds on the fastest model, not in steps, so that few jobs move."""
@@ -245,7 +242,6 @@ class Assignment:
             if options:
                 self._set_target(entry, min(options)[2])
                 return True
-        self._set_target(entry, None)
         if queue is not None and self._is_strict(queue):
             self._blocked_queues.add(queue)
         return False
@@ -253,11 +249,10 @@ class Assignment:
     def _is_strict(self, queue: str) -> bool:
         return self.state.backfill_mode(queue) is BackfillMode.STRICT
 
-    def _set_target(self, entry: AssignmentEntry, target: Placement | None) -> None:
+    def _set_target(self, entry: AssignmentEntry, target: Placement) -> None:
         """Allocate the target of a job."""
         entry.target = target
-        if target is not None:
-            self.future.allocate(target)
+        self.future.allocate(target)
 
     def _cost(
         self, entry: AssignmentEntry, model: str, placement: Placement, crowding: float
@@ -345,8 +340,7 @@ class Assignment:
         if target is None or gpu not in devices_of(target) or not self.future.is_free(target):
             target = find_placement(self.future, only_on(entry.request, host, on_idle_gpus=False))
         if target is not None:  # None: the node has too little else
-            entry.target = target
-            self.future.allocate(target)
+            self._set_target(entry, target)
             others.append(entry)
 
     # -- what follows -------------------------------------------------------------------
@@ -398,13 +392,10 @@ class Assignment:
                 )  # fmt: skip
 
 
-def _may_resume(state: State, job: Job) -> bool:
+def _may_resume(state: State, job: Job, stop: StopRequest) -> bool:
     """Whether a job that was asked to stop would continue if the request were withdrawn."""
-    progress = job.progress
-    if progress.stop is None or not progress.accepts_stop:
-        return False
-    is_resized = job.id in state.running_elastic and progress.stop.preemptor is None
-    return not progress.stop.timed_out and not is_resized
+    is_resized = job.id in state.running_elastic and stop.preemptor is None
+    return job.progress.accepts_stop and not stop.timed_out and not is_resized
 
 
 def _demands(entries: Iterable[AssignmentEntry]) -> Iterable[dict[str, float]]:

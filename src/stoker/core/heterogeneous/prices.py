@@ -22,11 +22,11 @@ def equilibrium_prices(
     A demand is GPU-seconds by model, of one job or of all jobs of a profile together; `supply` is
     the number of GPUs by model.
     """
-    possible = [
+    possible = (
         {model: seconds for model, seconds in demand.items() if seconds > 0 and model in supply}
         for demand in demands
-    ]
-    demands = [demand for demand in possible if demand]
+    )
+    demands = list(filter(None, possible))
     prices = dict.fromkeys(supply, 1.0)
     for _ in range(PRICE_ROUNDS if demands else 0):
         loads = _loads(demands, prices, supply)

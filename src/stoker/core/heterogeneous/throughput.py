@@ -74,12 +74,10 @@ def typical_ratios(profiles: Iterable[JobProfile]) -> dict[str, float]:
     for profile in profiles:
         if not profile.has_several_models:
             continue
-        for count in {measured.gpus for measured in profile.epoch_times}:
-            seconds = {
-                measured.model: measured.epoch
-                for measured in profile.epoch_times
-                if measured.gpus == count
-            }
+        by_count: dict[int, dict[str, float]] = {}
+        for measured in profile.epoch_times:
+            by_count.setdefault(measured.gpus, {})[measured.model] = measured.epoch
+        for seconds in by_count.values():
             for model, epoch in seconds.items() if len(seconds) > 1 else ():
                 ratios.setdefault(model, []).append(epoch / min(seconds.values()))
     return {model: _median(values) for model, values in ratios.items()}

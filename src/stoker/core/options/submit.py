@@ -151,7 +151,11 @@ def parse_options(
     parsed.warnings = [
         f"{values.flag(key)} {why}" for key, why in WITHOUT_EFFECT.items() if words.get(key)
     ]
-    parsed.warnings += parse_mail(words.get("mail_type"), words.get("mail_user"))[1]
+    mail, warnings = parse_mail(words.get("mail_type"), words.get("mail_user"))
+    parsed.warnings += warnings
+    targets = tuple(map(parse_target, given.lists.get("notify", ()))) + mail
+    if targets:
+        fields["notify"] = targets
     return parsed
 
 
@@ -188,10 +192,6 @@ def _other_fields(given: values.GivenOptions) -> dict[str, Any]:
         fields["labels"] = tuple(labels)
     if alarms := given.lists.get("alarm"):
         fields["alarms"] = tuple(parse_limit(text, "--alarm") for text in alarms)
-    targets = tuple(parse_target(text) for text in given.lists.get("notify", ()))
-    targets += parse_mail(words.get("mail_type"), words.get("mail_user"))[0]
-    if targets:
-        fields["notify"] = targets
     if given.has_any(("retries", "retry_on", "requeue", "no_requeue")):
         rule = parse_retry(words.get("retries"), words.get("retry_on"), given.is_set("requeue"))
         fields["retry"] = Retry() if given.is_set("no_requeue") else rule

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +19,6 @@ from stoker.core.options.values import (
     parse_switch,
 )
 
-_T = TypeVar("_T")
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 GPU_KINDS = ("gpu_model", "gpus_min_vram", "gpu_memory", "use_gpus", "prefer_gpus", "avoid_gpus")
 GPU_RANGE = r"([\d.]*\d)\.\.([\d.]*)"
@@ -171,7 +171,7 @@ def _container(given: GivenOptions, before: Container | None) -> Container:
     return replace(before or Container(image), **changes)
 
 
-def _first_repeated(items: list[_T]) -> _T | None:
+def _first_repeated(items: Sequence[object]) -> object | None:
     return next((item for item in items if items.count(item) > 1), None)
 
 

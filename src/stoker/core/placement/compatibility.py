@@ -18,8 +18,8 @@ def allowed_devices(node: Node, request: ResourceRequest, type: str) -> list[Dev
     return [device for device in devices if device.name in allowed]
 
 
-def available_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
-    """Return the GPUs of a node that may serve this request now, if they are compatible."""
+def usable_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
+    """Return the compatible GPUs of a node that may serve this request now."""
     devices = [
         device
         for device in node.types.get(GPU, ())
@@ -27,13 +27,8 @@ def available_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
         and device.drained is None
         and (device.foreign_user is None or gpus.ignore_foreign_use)
     ]
-    if (memory := gpus.memory) is None:
-        return devices
-    return [device for device in devices if device.memory_free - device.foreign_memory >= memory]
-
-
-def compatible_devices(devices: list[Device], gpus: GpuRequest) -> list[Device]:
-    """Return the GPUs with the requested properties and names, free or not."""
+    if (memory := gpus.memory) is not None:
+        devices = [each for each in devices if each.memory_free - each.foreign_memory >= memory]
     names = gpus.required or gpus.allowed or gpus.avoid
     if names or gpus.allowed_models or gpus.min_vram or gpus.memory is not None:
         return [device for device in devices if is_compatible(device, gpus)]

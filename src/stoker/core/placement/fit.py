@@ -11,12 +11,7 @@ from stoker.core.cluster.node import Device, Node
 from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation, Placement
 from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
-from stoker.core.placement.compatibility import (
-    allowed_devices,
-    available_gpus,
-    compatible_devices,
-    for_node,
-)
+from stoker.core.placement.compatibility import allowed_devices, for_node, usable_gpus
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.request_shape import (
     delegated_request,
@@ -40,10 +35,10 @@ def fit(
         return _pick_whole_node(node, request)
     allocations: list[DeviceAllocation] = []
     if request.gpus is not None and request.gpus.amount:
-        gpus = _pick_gpus(node, request.gpus, remainder)
-        if gpus is None:
+        picked = _pick_gpus(node, request.gpus, remainder)
+        if picked is None:
             return None
-        allocations = gpus
+        allocations += picked
     for type, amount in non_gpu_amounts(request):
         picked = _pick_devices(allowed_devices(node, request, type), type, amount)
         if picked is None:
@@ -75,24 +70,17 @@ def _accepts(node: Node, request: ResourceRequest) -> bool:
 
 
 def _pick_gpus(node: Node, gpus: GpuRequest, remainder: int) -> list[DeviceAllocation] | None:
-    """Return whole GPUs in order, and a part of a GPU where it wastes the least."""
-    candidates = _candidate_gpus(node, gpus)
+    """Return whole GPUs in order of preference, and a part of a GPU where it wastes the least."""
+    local = for_node(gpus, node.name)
+    candidates = usable_gpus(node, local)
+    if preferred := local.prefer or local.required or local.allowed:
+        candidates.sort(key=lambda device: _preference(device, preferred))
     if gpus.fixed_share is not None:
         return _pick_fixed_share(candidates, gpus, gpus.fixed_share)
     if gpus.shareable:
         return _pick_shared_gpus(candidates, gpus)
     keep_order = bool(gpus.prefer or gpus.required)
     return _pick_devices(candidates, GPU, gpus.amount, gpus.memory or 0, keep_order, remainder)
-
-
-def _candidate_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
-    """Return the GPUs that may serve the request now, in order of preference."""
-    local = for_node(gpus, node.name)
-    candidates = compatible_devices(available_gpus(node, gpus), local)
-    preferred = local.prefer or local.required or local.allowed
-    if preferred:
-        candidates.sort(key=lambda device: _preference(device, preferred))
-    return candidates
 
 
 def _pick_fixed_share(
@@ -124,10 +112,8 @@ def _pick_shared_gpus(devices: list[Device], gpus: GpuRequest) -> list[DeviceAll
 
 
 def _preference(device: Device, words: tuple[str, ...]) -> int:
-    for position, word in enumerate(words):
-        if device.answers_to(word):
-            return position
-    return len(words)
+    positions = (position for position, word in enumerate(words) if device.answers_to(word))
+    return next(positions, len(words))
 
 
 def _pick_devices(
@@ -176,12 +162,11 @@ def _pick_whole_node(node: Node, request: ResourceRequest) -> tuple[DeviceAlloca
     devices = [device for device in node.devices() if not device.removed]
     if any(device.unallocated != device.facts.capacity for device in node.devices()):
         return None
+    if any(device.drained is not None for device in devices):
+        return None
     ignore_foreign_use = request.gpus is not None and request.gpus.ignore_foreign_use
-    for device in devices:
-        if device.drained is not None:
-            return None
-        if device.foreign_user is not None and not ignore_foreign_use:
-            return None
+    if any(device.foreign_user is not None for device in devices) and not ignore_foreign_use:
+        return None
     if infeasibility_reason(node, replace(request, exclusive=False)) is not None:
         return None
     return tuple(

@@ -23,10 +23,9 @@ def infeasibility_reason(node: Node, request: ResourceRequest) -> str | None:
         if (lack := undelegable_reason(request, node.takes_gangs)) is not None:
             return lack
         request = delegated_request(request)
-    if request.gpus is not None and request.gpus.amount:
-        lack = _gpu_infeasibility(node, request.gpus)
-        if lack:
-            return lack
+    gpus = request.gpus
+    if gpus is not None and gpus.amount and (lack := _gpu_infeasibility(node, gpus)) is not None:
+        return lack
     for type, amount in non_gpu_amounts(request):
         devices = [device for device in allowed_devices(node, request, type) if not device.removed]
         if not devices:

@@ -37,8 +37,7 @@ def find_placement(cluster: Cluster, request: ResourceRequest) -> Placement | No
     """
     count, part = request.node_count, request.part
     if not is_amount_only(request):
-        placement = _join(_packed(cluster.all_nodes(), part, count), count)
-        return placement or delegated_gang(cluster.all_nodes(), request)
+        return find_placement_on(cluster, cluster.base.nodes, request)
     chosen = nsmallest(count, _ranked_nodes(cluster, demand_of(cluster, request), count))
     parts = [_part_on(cluster, name, part, cost[-1]) for cost, _, name in chosen]
     if len(parts) < count:

@@ -51,8 +51,6 @@ class Nominations:
         """Number of nominations revoked so far."""
         self.counting_on_surplus: set[int] = set()
         """Jobs that only count on what stopping jobs free; it is allocated for them already."""
-        self._preemptors: set[int] = set()
-        """Pending jobs for which others are stopping."""
         self._sorted: list[Nomination] = []
         self._ledger: Overlay | None = None
         self._withheld_count = 0
@@ -68,7 +66,6 @@ class Nominations:
         state.thresholds.follow(self.future)
         self._sorted, self._ledger = [], None
         self.counting_on_surplus.clear()
-        self._preemptors.clear()
         state.memory.nominations.clear()
         if not state.preemptible:
             return  # jobs that end anyway are not waited for
@@ -83,36 +80,30 @@ class Nominations:
         for key, id in sorted((state.pending.sort_key(state.jobs[id]), id) for id in victims):
             self._release(victims[id])
             request = state.startable_request(state.jobs[id], state.pending.class_of[id], self.at)
-            placement = self._find_on_nodes_of(victims[id], request)
+            if request.node_count > 1:
+                placement = find_placement(self.future, request)
+            else:
+                nodes = dict.fromkeys(part.node for job in victims[id] for part in job.parts)
+                placement = find_placement_on(self.future, nodes, request)
             if placement is not None:
                 self.future.allocate(placement)
                 state.memory.nominations[id] = placement
                 self._sorted.append(Nomination(key, id, placement))
         self._release(others)
-        self._preemptors = set(victims)
-
-    def _find_on_nodes_of(self, victims: list[Job], request: ResourceRequest) -> Placement | None:
-        if request.node_count > 1:
-            return find_placement(self.future, request)
-        nodes = dict.fromkeys(part.node for job in victims for part in job.parts)
-        return find_placement_on(self.future, nodes, request)
 
     def _release(self, victims: Iterable[Job]) -> None:
         """Release what stopping jobs hold, less what they resume with if they are resized."""
         for job in victims:
-            if job.placement is not None and is_stopping(job):
-                self.future.release(job.placement)
-                if (stop := job.progress.stop) is not None and stop.resize_to:
-                    self._allocate_resized(job, stop.resize_to)
-
-    def _allocate_resized(self, job: Job, gpus: int) -> None:
-        """Allocate the GPUs with which a job that stops to be resized resumes at once."""
-        request = self.state.effective_request(job, self.state.spec(job))
-        request = self.state.within_horizon(job, request, self.at)
-        resized = elastic.resized(request, gpus, elastic.gpus_per_node(self.state))
-        placement = find_placement(self.future, resized)
-        if placement is not None:
-            self.future.allocate(placement)
+            if job.placement is None or not is_stopping(job):
+                continue
+            self.future.release(job.placement)
+            if (stop := job.progress.stop) is not None and stop.resize_to:
+                request = self.state.effective_request(job, self.state.spec(job))
+                request = self.state.within_horizon(job, request, self.at)
+                max_gpus = elastic.gpus_per_node(self.state)
+                resized = elastic.resized(request, stop.resize_to, max_gpus)
+                if (placement := find_placement(self.future, resized)) is not None:
+                    self.future.allocate(placement)
 
     def ledger_for(self, key: SortKey) -> Cluster:
         """Return the ledger without what is nominated to jobs before this position.
@@ -130,13 +121,13 @@ class Nominations:
             self._withheld_count += 1
         return self._ledger
 
-    def claim(self, key: SortKey, job: int, placement: Placement, has_new_victims: bool) -> None:
+    def claim(self, key: SortKey, job: int, placement: Placement) -> None:
         """Allocate a placement in the future capacity; it is held for a job that has victims."""
         self.future.allocate(placement)
-        if not has_new_victims and job not in self._preemptors:
+        stops = (other.progress.stop for other in self.state.stopping.values())
+        if not any(stop is not None and stop.preemptor == job for stop in stops):
             self.counting_on_surplus.add(job)
             return
-        self._preemptors.add(job)
         self.state.memory.nominations[job] = placement
         insort(self._sorted, Nomination(key, job, placement))
         self._ledger = None

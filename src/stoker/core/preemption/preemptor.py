@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import inf
 
 from stoker.core.cluster.overlay import Overlay
@@ -19,11 +18,10 @@ from stoker.core.preemption.admission import Admission
 from stoker.core.preemption.candidate_nodes import best_threshold
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.reservation_guard import ReservationGuard, may_overtake
-from stoker.core.preemption.victim_selection import Eviction, VictimSelector
+from stoker.core.preemption.victim_selection import VictimSelector
 from stoker.core.queue.job_class import JobClass
 from stoker.core.queue.scan import SizeTest, jobs_in_order
-from stoker.core.running.release_times import Release
-from stoker.core.running.victims import can_preempt, is_stopping
+from stoker.core.running.victims import can_preempt
 from stoker.core.state.reranking import any_preemption_possible
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import first_victim, update_victim
@@ -128,50 +126,27 @@ class PreemptionStage:
     ) -> Iterator[PreemptionRequested]:
         state, nominations, future = self.state, self.nominations, self.nominations.future
         request = state.startable_request(job, job_class, self.at)
-        placement, evictions = None, list[Eviction]()
-        if self._would_start(key, request, job):
+        placement = None
+        if not self.guard.would_block(key, job, request, future, set()):
             placement = nominations.find_placement(key, request)
             if placement is None:
                 selector = VictimSelector(state, future, request, job_class, key[1], self.at)
                 evictions = selector.select()
-                if evictions and not self._would_start(key, request, job, evictions):
+                victims = {eviction.victim.id for eviction in evictions}
+                if evictions and self.guard.would_block(key, job, request, future, victims):
                     selector.restore(evictions)
                     evictions = []
-            if evictions:
                 for eviction in evictions:
                     yield self._stop_request(
                         eviction.victim, f"job {job.label} needs its resources", job.id,
                         eviction.resize_to,
                     )  # fmt: skip
-                placement = find_placement(future, request)
+                placement = find_placement(future, request) if evictions else None
         if placement is not None:
-            nominations.claim(key, job.id, placement, has_new_victims=bool(evictions))
+            nominations.claim(key, job.id, placement)
         else:
             self._admission.on_blocked(job_class)
             self.exhausted.add(job_class)
-
-    def _would_start(
-        self,
-        key: SortKey,
-        request: ResourceRequest,
-        job: Job,
-        evictions: Sequence[Eviction] = (),
-    ) -> bool:
-        """Whether no reservation would block a job with free devices, were the victims gone."""
-        future = self.nominations.future
-        if not self.guard.may_be_blocked(key):
-            return True
-        if not evictions and find_placement(future, request) is None:
-            return True
-        victims = {eviction.victim.id for eviction in evictions}
-        return self.guard.would_start(key, job, request, future, partial(self._releases, victims))
-
-    def _releases(self, victims: set[int]) -> Iterator[Release]:
-        """Yield the releases of running jobs that are not stopping."""
-        for end, id in self.state.release_times:
-            job = self.state.running[id]
-            if job.placement is not None and id not in victims and not is_stopping(job):
-                yield end, job.placement
 
     def _cancel_obsolete(self) -> Iterator[PreemptionCancelled]:
         """Let victims resume whose preemptor does not need them any more."""
@@ -253,7 +228,12 @@ def is_obsolete(state: State, job: Job, at: float) -> bool:
 def memory_overcommitted(state: State) -> list[Job]:
     """Return one job to stop for each GPU whose memory is not enough for the jobs that share it."""
     victims: dict[int, Job] = {}
-    for (node, name), jobs in _jobs_by_gpu(state).items():
+    jobs_by_gpu: dict[tuple[str, str], list[Job]] = {}
+    for _, job in sorted(state.sharing.items()):
+        for part in job.parts:
+            for name in part.names(GPU):
+                jobs_by_gpu.setdefault((part.node, name), []).append(job)
+    for (node, name), jobs in jobs_by_gpu.items():
         device = state.cluster.nodes[node].by_name[GPU, name]
         is_short = device.memory_free < device.foreign_memory and not device.removed
         if device.sharers < 2 or not is_short or any(job.progress.stop for job in jobs):
@@ -263,13 +243,3 @@ def memory_overcommitted(state: State) -> list[Job]:
             last = max(candidates, key=lambda job: (-job.priority, job.started_at or 0.0))
             victims[last.id] = last
     return list(victims.values())
-
-
-def _jobs_by_gpu(state: State) -> dict[tuple[str, str], list[Job]]:
-    """Return the jobs that share GPUs by memory, by node and name of the GPU."""
-    jobs: dict[tuple[str, str], list[Job]] = {}
-    for _, job in sorted(state.sharing.items()):
-        for part in job.parts:
-            for name in part.names(GPU):
-                jobs.setdefault((part.node, name), []).append(job)
-    return jobs

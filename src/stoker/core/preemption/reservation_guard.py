@@ -14,6 +14,7 @@ from stoker.core.cluster.idle import idle_cluster
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.capacity import capacity_test
+from stoker.core.placement.placer import find_placement
 from stoker.core.policies.catalog import POLICIES
 from stoker.core.policies.policy import BackfillMode
 from stoker.core.preemption.admission import Admission
@@ -22,6 +23,8 @@ from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.reservation.conservative import ConservativeBackfill
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases
+from stoker.core.running.release_times import Release
+from stoker.core.running.victims import is_stopping
 from stoker.core.state.state import State
 from stoker.core.structures.amounts import SortKey
 
@@ -47,29 +50,27 @@ class ReservationGuard:
         kind = ConservativeBackfill if self.is_conservative else EasyBackfill
         return kind(cluster, releases, self.boot, self.at - self.boot)
 
-    def may_be_blocked(self, key: SortKey) -> bool:
-        """Whether a reservation of a higher-ranked job could block a job at this position."""
-        blocked = self.blocked_before(key, exclude=self.state.memory.nominations)
-        return next(blocked, None) is not None
-
-    @cached_property
-    def _any_protected(self) -> bool:
-        """Whether a pending job may be protected: no loop over 1,000 classes."""
-        return not may_overtake(self.state) or self.state.pending.may_have_reservations
-
-    def would_start(
-        self,
-        key: SortKey,
-        job: Job,
-        request: ResourceRequest,
-        ledger: Cluster,
-        releases: Releases,
+    def would_block(
+        self, key: SortKey, job: Job, request: ResourceRequest, future: Cluster, victims: set[int]
     ) -> bool:
-        """Whether a job could start, were this the ledger and were these the only running jobs."""
-        blocked = self.blocked_before(key, exclude=self.state.memory.nominations)
-        backfill = self.backfill(ledger, releases)
-        limit = self.state.spec(job).limit
-        return backfill.try_start(request, limit, ledger, blocked) is not None
+        """Whether a reservation keeps a job from devices that are free in the future capacity.
+
+        `victims`: running jobs that are counted as gone, as those are that stop already.
+        """
+        nominated = self.state.memory.nominations
+        if next(self.blocked_before(key, exclude=nominated), None) is None:
+            return False
+        if not victims and find_placement(future, request) is None:
+            return False
+
+        def releases() -> Iterator[Release]:
+            for end, id in self.state.release_times:
+                other = self.state.running[id]
+                if id not in victims and not is_stopping(other) and other.placement is not None:
+                    yield end, other.placement
+
+        backfill, blocked = self.backfill(future, releases), self.blocked_before(key, nominated)
+        return backfill.try_start(request, self.state.spec(job).limit, future, blocked) is None
 
     def blocked_before(self, end: SortKey, exclude: Container[int] = ()) -> Iterator[BlockedJob]:
         """Yield protected jobs before a position, which no quota and no strict order blocks.
@@ -77,9 +78,9 @@ class ReservationGuard:
         All of them for conservative backfill, otherwise the first of each class. `exclude`: jobs
         that need no reservation, since they have nominations.
         """
-        if not self._any_protected:
-            return
         state, done, admission = self.state, set[JobClass](), Admission(self.state)
+        if may_overtake(state) and not state.pending.may_have_reservations:
+            return  # no job is protected: no loop over 1,000 classes
         for key, job_class, id in jobs_in_order(
             state.pending, lambda _, each: each in done or not is_protected(state, each)
         ):
@@ -93,18 +94,11 @@ class ReservationGuard:
             if not self.is_conservative:
                 done.add(job_class)
             if self._fits_when_idle(job_class.size):  # otherwise the end of no job helps it
-                yield blocked_job(state, key, state.jobs[id], job_class)
-
-
-def blocked_job(state: State, key: SortKey, job: Job, job_class: JobClass) -> BlockedJob:
-    """Return what backfill needs to know of a blocked job."""
-    return BlockedJob(
-        key,
-        state.class_request(job, job_class),
-        state.specs[job.spec].limit,
-        state.backfill_mode(job_class.queue) is BackfillMode.CONSERVATIVE,
-        state.specs[job.spec].time_needed,
-    )
+                job = state.jobs[id]
+                request, spec = state.class_request(job, job_class), state.spec(job)
+                mode = state.backfill_mode(job_class.queue)
+                is_conservative = mode is BackfillMode.CONSERVATIVE
+                yield BlockedJob(key, request, spec.limit, is_conservative, spec.time_needed)
 
 
 def is_protected(state: State, job_class: JobClass) -> bool:

@@ -62,25 +62,21 @@ class EasyBackfill:
         if placement is None:
             return None
         if self._reservation is None:
-            self._reservation = self._reserve(blocked)
+            reservations = (
+                reserve(
+                    self.cluster, self.releases(), job.request, self.wall_offset + job.time_needed
+                )
+                for job in blocked
+            )
+            # The first job that the end of all running jobs would help: others wait for drained
+            # devices or foreign processes, and must not block the queue.
+            self._reservation = next(filter(None, reservations), None)
         reservation = self._reservation
         if reservation is not None and not reservation.ends_before(self.now, limit):
             placement = find_placement(reservation.backfill_capacity(ledger), request)
             if placement is not None:
                 reservation.allocate(placement)
         return placement
-
-    def _reserve(self, blocked: Iterable[BlockedJob]) -> Reservation | None:
-        """Reserve for the first blocked job that the end of all running jobs would help.
-
-        Others wait for drained devices or foreign processes, and must not block the queue.
-        """
-        for job in blocked:
-            needed_from_start = self.wall_offset + job.time_needed
-            reservation = reserve(self.cluster, self.releases(), job.request, needed_from_start)
-            if reservation is not None:
-                return reservation
-        return None
 
     def capacity_test(self, shape: ResourceRequest, ledger: Cluster) -> CapacityTest:
         """Return the test whether amounts of a shape, with a time limit at the end, may start."""

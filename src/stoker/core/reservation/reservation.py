@@ -119,13 +119,11 @@ def _on_busier_nodes(
     names = [part.node for part in parts]
     free = {name: free_gpus(now, name) for name in (*future.modified_nodes(), *names)}
 
-    def are_equivalent(one: str, other: str) -> bool:
-        node, other_node = future.node(one), future.node(other)
-        if node is None or other_node is None:
-            return False
-        return node.named_signature == other_node.named_signature
+    def signature(name: str) -> object:
+        node = future.node(name)
+        return node.named_signature if node is not None else name
 
-    twins = _busier_twins(names, free, are_equivalent)
+    twins = _busier_twins(names, free, signature)
     return tuple(Placement(twins.get(part.node, part.node), part.allocations) for part in parts)
 
 
@@ -136,8 +134,8 @@ def _busier_gpus(
     if future is None or now is None or not names:
         return allocations
     free = {device.name: device.unallocated for device in now.types[GPU]}
-    signatures = {device.name: device.free_signature for device in future.types[GPU]}
-    twins = _busier_twins(names, free, lambda one, other: signatures[one] == signatures[other])
+    devices = future.by_name
+    twins = _busier_twins(names, free, lambda name: devices[GPU, name].free_signature)
     return tuple(
         replace(allocation, device=twins.get(allocation.device, allocation.device))
         if allocation.type == GPU
@@ -147,9 +145,9 @@ def _busier_gpus(
 
 
 def _busier_twins(
-    names: Iterable[str], free: dict[str, int], are_equivalent: Callable[[str, str], bool]
+    names: Iterable[str], free: dict[str, int], signature: Callable[[str], object]
 ) -> dict[str, str]:
-    """Return an equivalent for each name of which less is free now, if there is one."""
+    """Return a name of equal signature for each of which less is free now, if there is one."""
     chosen = sorted(set(names), key=lambda name: (-free[name], name))
     others = sorted(free.keys() - set(chosen), key=lambda name: (free[name], name))
     twins: dict[str, str] = {}
@@ -157,7 +155,7 @@ def _busier_twins(
         for other in others:
             if free[other] >= free[name]:
                 break
-            if are_equivalent(other, name):
+            if signature(other) == signature(name):
                 twins[name] = other
                 others.remove(other)
                 break
