@@ -149,9 +149,7 @@ def _clause_status(
                 wake = time if wake is None else max(wake, time)
         elif not other.finished:
             unmet.append(job)
-        elif (clause.kind in ("afterok", "aftercorr") and not other.ok) or (
-            clause.kind == "afternotok" and other.ok
-        ):
+        elif clause.kind != "afterany" and other.ok == (clause.kind == "afternotok"):
             failed.append(job)
     if failed:
         return DependencyStatus.NEVER, failed, None
