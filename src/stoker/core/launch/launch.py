@@ -162,9 +162,7 @@ def _job_variables(job: Job, spec: Spec, at: float | None) -> dict[str, str]:
         "STOKER_JOB_ID": job.id,
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": job.attempt,
-        "STOKER_DEADLINE": int(at) + spec.limit
-        if spec.limit is not None and at is not None
-        else None,
+        "STOKER_DEADLINE": None if spec.limit is None or at is None else int(at) + spec.limit,
         "OMP_NUM_THREADS": None if sets_threads else spec.threads,
         "STOKER_ARRAY_JOB_ID": job.array,
         "STOKER_ARRAY_INDEX": job.index,

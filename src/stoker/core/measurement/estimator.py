@@ -244,8 +244,6 @@ def _remaining_by_profile(
 
 def epoch_seconds(cluster: Cluster, job: Job, spec: Spec, profile: JobProfile) -> float | None:
     """Return the reference seconds per epoch where a job runs, or is likely to run."""
-    if not profile.epoch_times:
-        return None
     gpus, model = likely_hardware(cluster, job, spec)
     return epoch_seconds_on(profile.for_ranking, gpus, model)[0]
 

@@ -235,8 +235,7 @@ def _attained_step(job: Job, policy: Policy, at: float, weight: float) -> RankRe
 
 def _gpu_weight(inputs: RankingInput) -> float:
     """Return the factor of the remaining time in the rank."""
-    gpus: float = gpus_of(inputs.spec.request) ** inputs.policy.gpu_exponent
-    return gpus
+    return float(gpus_of(inputs.spec.request) ** inputs.policy.gpu_exponent)
 
 
 def gpus_of(request: ResourceRequest) -> float:
