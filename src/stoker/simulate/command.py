@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stoker import wire
 from stoker.core.model.units import BadValue
 from stoker.core.policies.catalog import ABOUT_AUTO, AUTO, POLICIES, policy
-from stoker.core.policies.parameters import PARAMETERS
+from stoker.core.policies.parameters import RANGES
 from stoker.places import describe_os_error
 from stoker.simulate.arguments import Options, SimulateArgs, read_simulate_args
 from stoker.simulate.compare import Comparison, compare, without_page_data, workloads
@@ -191,7 +191,7 @@ def _list_policies(as_json: bool) -> int:
     if as_json:
         views = [
             {"name": name, "about": about,
-             "parameters": {key: getattr(policy(name), key) for key in PARAMETERS}}
+             "parameters": {key: getattr(policy(name), key) for key in RANGES}}
             for name, about in policies.items()
         ]  # fmt: skip
         print(json.dumps({"policies": views}))
@@ -199,7 +199,7 @@ def _list_policies(as_json: bool) -> int:
     width = max(map(len, policies))
     for name, about in policies.items():
         print(f"{name:<{width}}  {about}")
-    print(f"\nParameters, for --set POLICY.NAME=VALUE: {', '.join(PARAMETERS)}")
+    print(f"\nParameters, for --set POLICY.NAME=VALUE: {', '.join(RANGES)}")
     return wire.EXIT_OK
 
 

@@ -36,6 +36,19 @@ class CurrentAttemptEvent(AttemptEvent, frozen=True, kw_only=True):
     """Something that happened to an attempt, and changes nothing if the attempt is not current."""
 
 
+class PartEvent(CurrentAttemptEvent, frozen=True, kw_only=True):
+    """Something that happened to a current attempt, or to one part of it if it is a gang."""
+
+    part: int | None = None
+    """None: the whole attempt."""
+
+
+class NodeEvent(Event, frozen=True, kw_only=True):
+    """Something that happened to one node."""
+
+    node: str
+
+
 # ----------------------------------------------------------------------------------- the journal
 
 
@@ -203,14 +216,12 @@ class AttemptQueued(CurrentAttemptEvent, frozen=True, kw_only=True):
     """Wall time at which that scheduler expects to start it."""
 
 
-class ProcessStarted(CurrentAttemptEvent, frozen=True, kw_only=True):
+class ProcessStarted(PartEvent, frozen=True, kw_only=True):
     """The process of an attempt was started."""
 
     pid: int | None = None
     """None if the executor cannot know it."""
     boot: float
-    part: int | None = None
-    """Part of a gang; None: the whole attempt. The same in the events below."""
     external_id: str | None = None
     hosts: tuple[str, ...] = ()
     """Hosts on which a delegated node runs it."""
@@ -218,7 +229,7 @@ class ProcessStarted(CurrentAttemptEvent, frozen=True, kw_only=True):
     """GPUs that it was given there."""
 
 
-class ProcessExited(CurrentAttemptEvent, frozen=True, kw_only=True):
+class ProcessExited(PartEvent, frozen=True, kw_only=True):
     """The process tree of an attempt has ended."""
 
     code: int | None = None
@@ -227,7 +238,6 @@ class ProcessExited(CurrentAttemptEvent, frozen=True, kw_only=True):
     """`host` when the kernel killed it for memory, `cuda` when CUDA ran out."""
     note: str | None = None
     """How it had to be terminated, or what it left behind."""
-    part: int | None = None
     stopped: bool = False
     """Whether it stopped at a checkpoint because of a stop request, whatever its code."""
     uncaught: bool = False
@@ -240,11 +250,10 @@ class ProcessExited(CurrentAttemptEvent, frozen=True, kw_only=True):
     """MiB of the largest of them."""
 
 
-class AttemptLost(CurrentAttemptEvent, frozen=True, kw_only=True):
+class AttemptLost(PartEvent, frozen=True, kw_only=True):
     """An attempt has ended in an unknown way."""
 
     why: str
-    part: int | None = None
     with_files: bool = False
     """Whether its node is gone with all files, including checkpoints."""
     preempted: bool = False
@@ -257,21 +266,18 @@ class AttemptAbandoned(CurrentAttemptEvent, frozen=True, kw_only=True):
     node: str
 
 
-class StartFailed(CurrentAttemptEvent, frozen=True, kw_only=True):
+class StartFailed(PartEvent, frozen=True, kw_only=True):
     """An attempt could not be started at all (no such directory, program or shell)."""
 
     why: str
-    part: int | None = None
 
 
-class StartCancelled(CurrentAttemptEvent, tag="StartCalledOff", frozen=True, kw_only=True):
+class StartCancelled(PartEvent, tag="StartCalledOff", frozen=True, kw_only=True):
     """A start was cancelled: the device was in use after all, or a resource ran short."""
 
     why: str
     delay: float = 0.0
     """Seconds to wait before the next try."""
-    part: int | None = None
-    """The part of a gang; None: the attempt as a whole."""
 
 
 class OrphanAttemptsFound(AttemptEvent, tag="AttemptsFound", frozen=True, kw_only=True):
@@ -461,35 +467,31 @@ class NodeRemoved(Event, frozen=True, kw_only=True):
     """Why it is gone, if no user removed it."""
 
 
-class NodeReached(Event, frozen=True, kw_only=True):
+class NodeReached(NodeEvent, frozen=True, kw_only=True):
     """A remote node can be reached, and abandoned attempts on it have ended."""
 
-    node: str
     ended: tuple[tuple[int, int], ...] = ()
     """Jobs and attempts that were restarted on other nodes and have ended on this one."""
 
 
-class NodeUnreachable(Event, frozen=True, kw_only=True):
+class NodeUnreachable(NodeEvent, frozen=True, kw_only=True):
     """A remote node cannot be reached; its attempts are assumed to run."""
 
-    node: str
     why: str
     boot: float
     queued: bool = False
     """Whether it does not exist yet: its allocation waits in the queue of another scheduler."""
 
 
-class NodeCordoned(Event, tag="NodeClosed", frozen=True, kw_only=True):
+class NodeCordoned(NodeEvent, tag="NodeClosed", frozen=True, kw_only=True):
     """A remote node accepts no new jobs, or (no reason) accepts them again."""
 
-    node: str
     why: str | None = None
 
 
-class NodeLoadMeasured(Event, tag="NodeMeasured", frozen=True, kw_only=True):
+class NodeLoadMeasured(NodeEvent, tag="NodeMeasured", frozen=True, kw_only=True):
     """Foreign use of a node's cores (thousandths) and memory (MiB) changed."""
 
-    node: str
     cpus: int = 0
     memory: int = 0
 
@@ -507,10 +509,9 @@ class DevicesUndrained(Event, frozen=True, kw_only=True):
     devices: tuple[tuple[str, str, str], ...]
 
 
-class ForeignUseChanged(Event, frozen=True, kw_only=True):
+class ForeignUseChanged(NodeEvent, frozen=True, kw_only=True):
     """Foreign processes began or stopped using a GPU."""
 
-    node: str
     device: str
     foreign_user: str | None = field(name="stranger")
     memory: int = 0
@@ -556,7 +557,7 @@ class HistoryCleared(Event, tag="RecordsCleared", frozen=True, kw_only=True):
     client: str = field(name="door")
 
 
-_BASES = (Event, JobEvent, AttemptEvent, CurrentAttemptEvent)
+_BASES = (Event, JobEvent, AttemptEvent, CurrentAttemptEvent, PartEvent, NodeEvent)
 AnyEvent: Any = Union[  # noqa: UP007 - of a tuple
     tuple(kind for base in _BASES for kind in base.__subclasses__() if kind not in _BASES)
 ]

@@ -109,7 +109,13 @@ def launch(
     extra |= _job_variables(job, spec, None if node.delegated else at)
     extra |= {_variable(type): names for type, names in named.items()}
     if len(nodes) > 1:
-        extra |= _gang_variables(nodes, rank, part.gpu_count)
+        extra |= {  # of a gang, as far as they are known before its parts meet at the barrier
+            "NODELIST": ",".join(nodes),
+            "NODE_RANK": str(rank),
+            "NNODES": str(len(nodes)),
+            "WORLD_SIZE": str(len(nodes)),
+            "GPUS_PER_NODE": str(part.gpu_count),
+        }
     if spec.slurm:
         extra |= slurm_variables(job, spec, part, nodes, rank, at, host)
     out, err = log_paths(job, spec, node.name, logs, rank)
@@ -156,9 +162,7 @@ def _job_variables(job: Job, spec: Spec, at: float | None) -> dict[str, str]:
         "STOKER_JOB_ID": job.id,
         "STOKER_JOB_NAME": job.name,
         "STOKER_ATTEMPT": job.attempt,
-        "STOKER_DEADLINE": int(at) + spec.limit
-        if spec.limit is not None and at is not None
-        else None,
+        "STOKER_DEADLINE": None if spec.limit is None or at is None else int(at) + spec.limit,
         "OMP_NUM_THREADS": None if sets_threads else spec.threads,
         "STOKER_ARRAY_JOB_ID": job.array,
         "STOKER_ARRAY_INDEX": job.index,
@@ -168,17 +172,6 @@ def _job_variables(job: Job, spec: Spec, at: float | None) -> dict[str, str]:
         "STOKER_PARAMS": job.params,
     }
     return {name: str(value) for name, value in variables.items() if value is not None}
-
-
-def _gang_variables(nodes: tuple[str, ...], rank: int, gpus: int) -> dict[str, str]:
-    """Return the variables of a gang that are known before its parts meet at the barrier."""
-    return {
-        "NODELIST": ",".join(nodes),
-        "NODE_RANK": str(rank),
-        "NNODES": str(len(nodes)),
-        "WORLD_SIZE": str(len(nodes)),
-        "GPUS_PER_NODE": str(gpus),
-    }
 
 
 def _named_devices(placement: Placement) -> dict[str, str]:

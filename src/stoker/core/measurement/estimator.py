@@ -172,9 +172,7 @@ def likely_hardware(cluster: Cluster, job: Job, spec: Spec) -> tuple[int, str]:
     if job.placement is not None:
         return hardware(cluster, job.placement)
     request = spec.request.gpus
-    gpus = -(-request.amount // 1000) if request is not None else 0
-    if job.progress.gpus:
-        gpus = job.progress.gpus
+    gpus = job.progress.gpus or (-(-request.amount // 1000) if request is not None else 0)
     kinds = request.allowed_models if request is not None else ()
     models = [facts.model for facts in cluster.gpu_models.values() if facts.model]
     return gpus, next(_acceptable(models, kinds), NO_GPU) if gpus else NO_GPU
@@ -246,8 +244,6 @@ def _remaining_by_profile(
 
 def epoch_seconds(cluster: Cluster, job: Job, spec: Spec, profile: JobProfile) -> float | None:
     """Return the reference seconds per epoch where a job runs, or is likely to run."""
-    if not profile.epoch_times:
-        return None
     gpus, model = likely_hardware(cluster, job, spec)
     return epoch_seconds_on(profile.for_ranking, gpus, model)[0]
 
@@ -270,7 +266,11 @@ def expected_time_left(
         if not profile.epoch_times and spec.expected is None:
             return None
         return _remaining_by_profile(profile.for_ranking, cluster, job, spec, now)
-    epoch = _current_epoch_seconds(profiles, cluster, job, spec, progress.epoch_time)
+    gpus, model, epoch = progress.epoch_time
+    if job.placement is not None:  # it may have been measured elsewhere
+        profile, current = profile_of(profiles, job, spec), hardware(cluster, job.placement)
+        if profile.has_several_models and current != (gpus, model):
+            epoch = epoch_seconds_on(profile.for_ranking, *current)[0] or epoch
     seconds = max(epochs - progress.epochs, 0) * epoch
     if job.placement is None or progress.epoch_started_at is None:
         return TimeLeft(seconds)
@@ -278,18 +278,6 @@ def expected_time_left(
     left = time_left(seconds, max(now - progress.epoch_started_at, 0.0))
     floor = max(left.floor, min(epoch, seconds))
     return TimeLeft(max(left.seconds, floor), left.grows_in, floor)
-
-
-def _current_epoch_seconds(
-    profiles: JobProfiles, cluster: Cluster, job: Job, spec: Spec, measured: tuple[int, str, float]
-) -> float:
-    """Return the seconds per epoch where a job runs now, if it was measured elsewhere."""
-    if job.placement is None:
-        return measured[2]
-    profile, current = profile_of(profiles, job, spec), hardware(cluster, job.placement)
-    if profile.has_several_models and current != measured[:2]:
-        return epoch_seconds_on(profile.for_ranking, *current)[0] or measured[2]
-    return measured[2]
 
 
 def best_model_ratio(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Spec) -> float:

@@ -37,9 +37,8 @@ def with_reserved_memory(gpus: GpuRequest, progress: Progress, profile: JobProfi
 
 def is_preemptible(job: Job, spec: Spec) -> bool:
     """Whether a running job can be stopped so that it resumes later."""
-    if spec.non_preemptible:
-        return False
-    return job.progress.accepts_stop or spec.requeueable or spec.early_signal is not None
+    can_resume = job.progress.accepts_stop or spec.requeueable or spec.early_signal is not None
+    return can_resume and not spec.non_preemptible
 
 
 def adjusted_placement(job: Job, spec: Spec) -> Placement | None:

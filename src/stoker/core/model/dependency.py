@@ -72,18 +72,16 @@ def parse_dependency(
     for part in re.split(r"\?|,(?=\s*[a-z])", text):
         kind, _, rest = part.strip().partition(":")
         if kind == "singleton" and not rest:
-            others = singleton()
-            if others:
+            if others := singleton():
                 clauses.append(Clause("afterany", tuple(others)))
             continue
-        if kind not in KINDS:
-            if re.fullmatch(r"[\d_,:-]+", part.strip()):  # as in pueue, bare ids mean success
-                kind, rest = "afterok", part.strip()
-            else:
-                raise BadValue(
-                    f"--dependency '{part.strip()}' is not known; "
-                    f"write one of {', '.join(KINDS)} with ids (afterok:5:6), or singleton."
-                )
+        if re.fullmatch(r"[\d_,:-]+", part.strip()):  # as in pueue, bare ids mean success
+            kind, rest = "afterok", part.strip()
+        elif kind not in KINDS:
+            raise BadValue(
+                f"--dependency '{part.strip()}' is not known; "
+                f"write one of {', '.join(KINDS)} with ids (afterok:5:6), or singleton."
+            )
         clauses += _clauses(kind, rest, resolve)
     return Dependency(tuple(clauses), any=joiner == "?") if clauses else None
 
@@ -149,9 +147,7 @@ def _clause_status(
                 wake = time if wake is None else max(wake, time)
         elif not other.finished:
             unmet.append(job)
-        elif (clause.kind in ("afterok", "aftercorr") and not other.ok) or (
-            clause.kind == "afternotok" and other.ok
-        ):
+        elif clause.kind != "afterany" and other.ok == (clause.kind == "afternotok"):
             failed.append(job)
     if failed:
         return DependencyStatus.NEVER, failed, None

@@ -110,9 +110,8 @@ class Progress(Struct, frozen=True, omit_defaults=True):
         """Return a copy with the time of the stop request moved by a number of seconds."""
         if self.stop is None:
             return self
-        return replace(
-            self, stop=replace(self.stop, requested_boot=self.stop.requested_boot + seconds)
-        )
+        stop = replace(self.stop, requested_boot=self.stop.requested_boot + seconds)
+        return replace(self, stop=stop)
 
 
 NO_PROGRESS = Progress()

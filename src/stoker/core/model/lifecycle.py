@@ -41,13 +41,11 @@ class JobState(Enum):
 
 S = JobState
 
-FINISHED = frozenset(
-    {S.COMPLETED, S.FAILED, S.CANCELLED, S.TIMEOUT, S.OUT_OF_MEMORY, S.NODE_FAIL, S.DEADLINE}
-)
 HOLDING = frozenset({S.CONFIGURING, S.QUEUED, S.RUNNING, S.SUSPENDED, S.COMPLETING})
 """States in which a job holds devices."""
 FAILED_STATES = frozenset({S.FAILED, S.TIMEOUT, S.OUT_OF_MEMORY, S.NODE_FAIL, S.DEADLINE})
 """Ends that need attention; such jobs are listed until the user dismisses them."""
+FINISHED = FAILED_STATES | {S.COMPLETED, S.CANCELLED}
 
 STATE_CODES = {
     S.PENDING: "PD",

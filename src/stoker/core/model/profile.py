@@ -31,10 +31,8 @@ class JobProfile(Struct, frozen=True, omit_defaults=True):
 
     def epoch_time_at(self, gpus: int, model: str) -> EpochTime | None:
         """Return the measurement for this number of GPUs and model, if there is one."""
-        for epoch_time in self.epoch_times:
-            if epoch_time.gpus == gpus and epoch_time.model == model:
-                return epoch_time
-        return None
+        same = (time for time in self.epoch_times if time.gpus == gpus and time.model == model)
+        return next(same, None)
 
     @property
     def for_ranking(self) -> JobProfile:

@@ -200,7 +200,6 @@ def default_name(command: str | tuple[str, ...] | None, fallback: str = "job") -
         return fallback
     first = words[0].rpartition("/")[2]
     if first.startswith(("python", "bash", "sh", "torchrun", "accelerate")):
-        for word in words[1:4]:
-            if word.endswith((".py", ".sh")):
-                return word.rpartition("/")[2][:MAX_NAME_LENGTH]
+        scripts = (word for word in words[1:4] if word.endswith((".py", ".sh")))
+        first = next(scripts, first).rpartition("/")[2]
     return first[:MAX_NAME_LENGTH] or fallback

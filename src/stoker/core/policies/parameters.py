@@ -23,7 +23,6 @@ RANGES = {
     "overdue": (0.0, 1e6),
 }
 """The parameters that a user may set, and the least and the greatest value of each."""
-PARAMETERS = tuple(RANGES)
 
 
 def read_parameters(name: str, parameters: Mapping[str, float | str]) -> dict[str, float]:
@@ -37,7 +36,7 @@ def read_parameters(name: str, parameters: Mapping[str, float | str]) -> dict[st
     used = parameters_of(policy(name))
     listed = ", ".join(used)
     for parameter in parameters:
-        if parameter not in PARAMETERS:
+        if parameter not in RANGES:
             hint = _closest(parameter, used)
             raise BadValue(f"There is no parameter '{parameter}'.{hint} {name} has: {listed}.")
         if parameter not in used:
@@ -58,7 +57,7 @@ def parameters_of(policy: Policy) -> tuple[str, ...]:
     unused |= set() if learns else {"floor", "grain"}
     unused |= set() if learns and not policy.longest_first else {"ageing"}
     unused |= set() if ranked and not policy.longest_first else {"patience", "overdue"}
-    return tuple(name for name in PARAMETERS if name not in unused)
+    return tuple(name for name in RANGES if name not in unused)
 
 
 def parse_parameter(name: str, text: float | str) -> float:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.measurement.estimator import (
+    TimeLeft,
     attained,
     best_model_ratio,
     expected_time_left,
@@ -54,8 +55,6 @@ MAX_AGEING_BONUS = 3.0
 """Maximum improvement of a measured job's rank by waiting, a factor of eight: with more, jobs of a
 long backlog would come before every new short job."""
 
-_ARRIVAL_ORDERS = (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE)
-
 RankResult = tuple[float, float, float]
 """The rank, the time of its next known change, and until when it is valid (wall clock)."""
 
@@ -84,18 +83,13 @@ class RankingInput(Struct):
         return max(self.policy.floor, MIN_SECONDS)
 
 
-class RemainingTime(Struct, frozen=True):
+class RemainingTime(TimeLeft, frozen=True):
     """Expected remaining time of a job, and its precision."""
 
-    seconds: float
-    grain: float
+    grain: float = 0.0
     """Step of the rank in doublings; 0: exact."""
-    ageing: float
+    ageing: float = inf
     """A wait of this many times the remaining time improves the rank by one doubling."""
-    until: float = inf
-    """When the expectation grows if no report arrives."""
-    floor: float = 0.0
-    """It does not fall below this if no report arrives."""
     max_bonus: float = inf
     """Maximum improvement of the rank by waiting, in doublings."""
 
@@ -108,7 +102,7 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
     """Return the rank of a job."""
     job, policy = inputs.job, inputs.policy
     order = policy.order
-    if order in _ARRIVAL_ORDERS:
+    if order in (QueueOrder.ARRIVAL, QueueOrder.FAIR_SHARE):
         return 0.0, inf, inf
     if order is QueueOrder.ATTAINED_SERVICE:
         return _attained_step(job, policy, at, gpus_of(inputs.spec.request))
@@ -117,11 +111,12 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
     if order is QueueOrder.REMAINING_SERVICE:
         amount *= _gpu_weight(inputs)
     level = _quantize(log2(amount), remaining.grain)
+    grows_at = at + max(remaining.grows_in, MIN_SECONDS)
     valid_until = at  # an exact rank falls with every second
     if remaining.grain:
         valid_until = remaining.falls_to(remaining.seconds * 2**level / amount, at)
     if policy.longest_first:
-        return -level, remaining.until, valid_until
+        return -level, grows_at, valid_until
     since, waited = waiting_since(job, at), wait_time(job, at)
     overdue_at = since + starvation_bound(policy, remaining.seconds)
     if at >= overdue_at - ROUNDING_SECONDS:
@@ -131,7 +126,7 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
         if waited and next_bonus_after < inf:  # it grows as the remaining time falls
             bonus_at = remaining.falls_to(remaining.seconds * waited / next_bonus_after, at)
             valid_until = min(valid_until, bonus_at)
-        return level - bonus, remaining.until, min(remaining.until, valid_until)
+        return level - bonus, grows_at, min(grows_at, valid_until)
     until = min(since + next_bonus_after, overdue_at)
     if until <= at:
         until = at + MIN_SECONDS
@@ -175,8 +170,7 @@ def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
     if policy.durations is DurationSource.DECLARED and declared is not None:
         left = time_left(declared, attained(job, at))
         grows_in = left.grows_in if job.placement is not None else inf
-        until = at + max(grows_in, MIN_SECONDS)
-        return RemainingTime(left.seconds, 0.0, inf, until, left.floor)
+        return RemainingTime(left.seconds, grows_in, left.floor)
     grain = log2(max(policy.grain, 1.0))
     if policy.durations is DurationSource.MEASURED:
         measured = expected_time_left(inputs.profiles, inputs.cluster, job, spec, at)
@@ -184,13 +178,12 @@ def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
             # On its fastest GPU model: a job on a slow GPU is not a longer job.
             ratio = best_model_ratio(inputs.profiles, inputs.cluster, job, spec)
             seconds, floor_seconds = measured.seconds * ratio, measured.floor * ratio
-            until = at + max(measured.grows_in, MIN_SECONDS)
             return RemainingTime(
-                seconds, grain, policy.ageing, until, floor_seconds, MAX_AGEING_BONUS
+                seconds, measured.grows_in, floor_seconds, grain, policy.ageing, MAX_AGEING_BONUS
             )
     if spec.limit is not None:
         seconds = max(spec.limit - attained(job, at), UNMEASURED_SECONDS)
-        return RemainingTime(seconds, 1.0, 1.0, floor=UNMEASURED_SECONDS)
+        return RemainingTime(seconds, floor=UNMEASURED_SECONDS, grain=1.0, ageing=1.0)
     return _unmeasured(inputs, at, grain)
 
 
@@ -212,11 +205,10 @@ def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
             level *= SERVICE_LEVEL_RATIO
         assumed_service = max(level, assumed_service)
         next_level_at = level * SERVICE_LEVEL_RATIO
-    until = inf
-    if job.placement is not None and job.started_at is not None:
-        until = at + max((next_level_at - service) / gpus, MIN_SECONDS)
+    is_running = job.placement is not None and job.started_at is not None
+    grows_in = (next_level_at - service) / gpus if is_running else inf
     seconds = assumed_service / gpus
-    return RemainingTime(seconds, grain, ageing, until, floor=seconds)
+    return RemainingTime(seconds, grows_in, seconds, grain, ageing)
 
 
 def _ageing_bonus(waited: float, remaining: RemainingTime) -> tuple[float, float]:
@@ -247,8 +239,7 @@ def _attained_step(job: Job, policy: Policy, at: float, weight: float) -> RankRe
 
 def _gpu_weight(inputs: RankingInput) -> float:
     """Return the factor of the remaining time in the rank."""
-    gpus: float = gpus_of(inputs.spec.request) ** inputs.policy.gpu_exponent
-    return gpus
+    return float(gpus_of(inputs.spec.request) ** inputs.policy.gpu_exponent)
 
 
 def gpus_of(request: ResourceRequest) -> float:
