@@ -87,11 +87,9 @@ def rebalance(
     memory.next_rebalance = inf
     for id in [id for id in state.pending_elastic if id not in state.pending]:
         del state.pending_elastic[id]
-    elastic = [job for _, job in sorted(state.running_elastic.items())]
-    running = [job for job in elastic if is_rebalanced(state, job)]
-    if not running and not any(
-        is_rebalanced(state, state.jobs[id]) for id in state.pending_elastic
-    ):
+    running = [job for _, job in sorted(state.running_elastic.items()) if is_rebalanced(state, job)]
+    pending = (state.jobs[id] for id in state.pending_elastic)
+    if not running and not any(is_rebalanced(state, job) for job in pending):
         return
     starts = (job.started_at or 0.0 for job in running if _has_just_started(job, now))
     memory.next_rebalance = min(starts, default=inf) + REBALANCE_SECONDS
@@ -180,16 +178,15 @@ def covered_by_rebalance(state: State, job: int) -> bool:
 
 def _may_change(state: State, job: Job, now: float) -> bool:
     """Whether a running job can stop now, and has run long enough since it started."""
-    progress, placement = job.progress, job.placement
-    if job.state is not JobState.RUNNING or placement is None or job.started_at is None:
+    progress = job.progress
+    if job.state is not JobState.RUNNING or job.id not in state.preemptible:
         return False
     if not progress.accepts_stop or progress.stop is not None:
         return False
     is_alone = len(state.running_elastic) == 1 and not len(state.pending)
-    is_measured_alone = progress.epochs > progress.epochs_at_start and is_alone
-    if job.id not in state.preemptible or (_has_just_started(job, now) and not is_measured_alone):
+    if _has_just_started(job, now) and not (is_alone and progress.has_finished_epoch):
         return False
-    return all(_is_exclusive(state.cluster, part.node, part.names(GPU)) for part in placement.parts)
+    return all(_is_exclusive(state.cluster, part.node, part.names(GPU)) for part in job.parts)
 
 
 def _is_exclusive(cluster: Cluster, name: str, gpus: list[str]) -> bool:
@@ -212,10 +209,7 @@ def _held_gpus(job: Job) -> int:
 def _free_gpus(cluster: Cluster) -> int:
     """Return the number of idle GPUs."""
     return sum(
-        device.available == THOUSAND
-        and not device.removed
-        and device.drained is None
-        and device.foreign_user is None
+        device.allocatable == THOUSAND
         for node in cluster.all_nodes()
         if node.unavailable_reason is None and not node.delegated
         for device in node.types.get(GPU, ())

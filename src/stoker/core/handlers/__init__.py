@@ -13,6 +13,7 @@ from stoker.core.handlers import (
     alarms,
     attempts,
     jobs,
+    learning,
     nodes,
     sweeps,
     training,
@@ -57,7 +58,9 @@ def _handlers(*modules: ModuleType) -> dict[Any, Callable[..., Instructions | No
     return handlers
 
 
-HANDLERS = _handlers(accounting, alarms, attempts, jobs, nodes, sweeps, training, user_actions)
+HANDLERS = _handlers(
+    accounting, alarms, attempts, jobs, learning, nodes, sweeps, training, user_actions
+)
 """The handler of each event: `(state, event)`, and for the event of a job `(state, job, event)`."""
 _CHANGE_ALL_TIMERS = (
     e.DaemonStarted, e.NodeJoined, e.NodeReached, e.NodeRemoved, e.NodeUnreachable

@@ -201,13 +201,20 @@ def on_start_cancelled(state: State, job: Job, event: e.StartCancelled) -> do.In
     if outcome is not None and job.ending != "time":  # it never ran for its time limit
         return conclude(state, job, outcome, event.at)
     _release(state, job)
-    transition(state, job, JobState.PENDING)
-    job.attempt += 1
-    job.started_boot = job.ending = job.pid = None
+    job.started_boot = job.pid = None
     job.ends = ()
     if event.delay:
-        job.begin_at, job.note = event.at + event.delay, event.why
-    eligibility.update_eligibility(state, job, event.at)
+        job.note = event.why
+    return _requeue(state, job, event.delay, event.at)
+
+
+def _requeue(state: State, job: Job, delay: float, at: float) -> do.Instructions:
+    """Let a job wait for its next attempt, which starts after a delay at the earliest."""
+    transition(state, job, JobState.PENDING)
+    job.attempt += 1
+    job.begin_at = at + delay if delay else None
+    job.ending = None
+    eligibility.update_eligibility(state, job, at)
     return []
 
 
@@ -245,20 +252,14 @@ def conclude(
     _release(state, job)
     job.ended_at, job.cause, job.pid = at, outcome.cause, None
     past = PastAttempt(job.attempt, job.started_at, at, outcome.cause, job.code, usage)
-    if usage is not None:
-        job.usage += usage
+    job.usage += usage or NO_USAGE
     job.past = (*job.past, past)[-learning.MAX_KEPT :]
     if outcome.again:
         if job.score is not None:
             job.score = replace(job.score, final=False)
-        transition(state, job, JobState.PENDING)
-        job.attempt += 1
         job.requeues += outcome.requeued
         job.retries += not (outcome.requeued or outcome.preempted)
-        job.begin_at = at + outcome.delay if outcome.delay else None
-        job.ending = None
-        eligibility.update_eligibility(state, job, at)
-        return []
+        return _requeue(state, job, outcome.delay, at)
     return finish(state, job, outcome.state, at)
 
 

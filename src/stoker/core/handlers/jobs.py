@@ -74,12 +74,10 @@ def _new_job(state: State, event: e.JobsSubmitted, offset: int) -> Job:
 
 def on_failures_dismissed(state: State, event: e.FailuresDismissed) -> None:
     """Mark failed jobs as dismissed by the user."""
-    for id in event.jobs:
-        job = state.jobs.get(id)
-        if job is not None:
-            job.seen = True
-            state.unacknowledged.pop(id, None)
-            state.changes.job(id)
+    for job in [state.jobs[id] for id in event.jobs if id in state.jobs]:
+        job.seen = True
+        state.unacknowledged.pop(job.id, None)
+        state.changes.job(job.id)
 
 
 def on_history_cleared(state: State, event: e.HistoryCleared) -> None:
@@ -89,10 +87,8 @@ def on_history_cleared(state: State, event: e.HistoryCleared) -> None:
 
 def on_jobs_unloaded(state: State, event: e.JobsUnloaded) -> None:
     """Unload finished jobs from memory."""
-    for id in event.jobs:
-        job = state.jobs.get(id)
-        if job is not None:
-            state.unload(job)
+    for job in [state.jobs[id] for id in event.jobs if id in state.jobs]:
+        state.unload(job)
     state.drop_unused_specs()
 
 

@@ -15,7 +15,7 @@ from stoker.core.model.profile import EMPTY_PROFILE, JobProfile
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 from stoker.core.state.eligibility import update_eligibility
-from stoker.core.state.reranking import rerank_victim
+from stoker.core.state.reranking import requeue_all, rerank_victim
 from stoker.core.state.state import State
 from stoker.core.state.timers import arm_timers
 
@@ -76,8 +76,8 @@ def _own_epoch_times(
     return (*others[1 - MAX_KEPT :], (*key, seconds))
 
 
-def import_profile(state: State, event: e.ProfileImported) -> None:
-    """Add imported measurements to a profile, like own ones."""
+def on_profile_imported(state: State, event: e.ProfileImported) -> None:
+    """Add measurements from elsewhere to a profile, like own ones."""
     profile = state.record.profiles.get(event.profile, EMPTY_PROFILE)
     for epoch_time in event.epoch_times:
         profile = estimator.with_epoch_time(
@@ -88,16 +88,18 @@ def import_profile(state: State, event: e.ProfileImported) -> None:
     if event.warmup is not None:
         profile = replace(profile, warmup=event.warmup)
     _store_profile(state, event.profile, profile, event.at)
+    requeue_all(state, None, event.at)
+    state.pending.request_planning()
 
 
 def held_removed_devices(state: State, job: Job) -> bool:
     """Whether a job holds devices that its node no longer reports."""
-    for part in job.parts:
-        devices = state.cluster.nodes[part.node].by_name
-        for allocation in part.allocations:
-            if devices[allocation.type, allocation.device].removed:
-                return True
-    return False
+    nodes = state.cluster.nodes
+    return any(
+        nodes[part.node].device(allocation).removed
+        for part in job.parts
+        for allocation in part.allocations
+    )
 
 
 def _at_most_all(state: State, job: Job, memory: int) -> int:

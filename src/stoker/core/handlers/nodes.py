@@ -7,8 +7,7 @@ from typing import TypeVar
 from stoker.core import events as e
 from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
-from stoker.core.handlers.attempts import conclude, end_part
-from stoker.core.handlers.outcome import after_abandonment
+from stoker.core.handlers.attempts import end_part
 from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import Job, PartEnd
 from stoker.core.model.resources import GPU
@@ -120,10 +119,8 @@ def on_queue_changed(state: State, event: e.QueueDefined | e.QueueDeleted) -> No
 
 def on_policy_chosen(state: State, event: e.PolicyChosen) -> None:
     """Set the policy of a queue; running jobs continue."""
-    if event.name:
-        state.record.policies[event.queue] = (event.name, dict(event.parameters))
-    else:
-        state.record.policies.pop(event.queue, None)
+    chosen = (event.name, dict(event.parameters)) if event.name else None
+    _put(state.record.policies, event.queue, chosen)
     state.record.policies_since[event.queue] = event.at
     state.policies.invalidate()
     state.pending.request_planning()
@@ -222,9 +219,8 @@ def on_attempt_abandoned(state: State, job: Job, event: e.AttemptAbandoned) -> d
     if remote is None or not remote.shared:
         learning.discard_unsaved(job)
     nodes = [part.node for part in job.placement.parts]
-    if set(nodes) != {event.node}:
-        return end_part(state, job, PartEnd(nodes.index(event.node), away=True), event.at)
-    return conclude(state, job, after_abandonment(job, event.node), event.at)
+    end = PartEnd(nodes.index(event.node), away=True)
+    return end_part(state, job, end, event.at, is_whole=set(nodes) == {event.node})
 
 
 def _update_node(state: State, name: str) -> None:

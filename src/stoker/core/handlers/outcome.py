@@ -32,6 +32,13 @@ class AttemptOutcome(Struct, frozen=True):
     """It was preempted, which counts neither as a retry nor as a failure."""
 
 
+_FORCED_OUTCOMES = {
+    "cancel": AttemptOutcome(JobState.CANCELLED, "cancelled"),
+    "deadline": AttemptOutcome(JobState.DEADLINE, "deadline"),
+    "time": AttemptOutcome(JobState.TIMEOUT, "time limit"),
+}
+
+
 def after_exit(job: Job, spec: Spec, end: PartEnd, runtime: float) -> AttemptOutcome:
     """Return the outcome of an exit; `runtime` is that of the attempt, in seconds."""
     forced, code = forced_outcome(job), end.code
@@ -105,21 +112,14 @@ def after_failed_start(job: Job, reason: str) -> AttemptOutcome:
 
 def forced_outcome(job: Job) -> AttemptOutcome | None:
     """Return the outcome of an attempt that was being terminated, whatever its end; or None."""
-    match job.ending:
-        case "cancel":
-            return AttemptOutcome(JobState.CANCELLED, "cancelled")
-        case "deadline":
-            return AttemptOutcome(JobState.DEADLINE, "deadline")
-        case "time":
-            return AttemptOutcome(JobState.TIMEOUT, "time limit")
-        case "stop":
-            return preempted_outcome(job)
-        case "early":  # completed, since nothing failed
-            step = job.score.step if job.score is not None else None
-            where = f" at step {step:g}" if step is not None else ""
-            cause = f"stopped early{where}: other trials were better"
-            return AttemptOutcome(JobState.COMPLETED, cause)
-    return None
+    if job.ending == "stop":
+        return preempted_outcome(job)
+    if job.ending == "early":  # completed, since nothing failed
+        step = job.score.step if job.score is not None else None
+        where = f" at step {step:g}" if step is not None else ""
+        cause = f"stopped early{where}: other trials were better"
+        return AttemptOutcome(JobState.COMPLETED, cause)
+    return _FORCED_OUTCOMES.get(job.ending or "")
 
 
 def is_still_saving(job: Job, end: PartEnd) -> bool:

@@ -59,13 +59,6 @@ def on_epochs_counted(state: State, job: Job, event: e.EpochsCounted) -> None:
         state.pending.request_planning()
 
 
-def on_profile_imported(state: State, event: e.ProfileImported) -> None:
-    """Import a job profile that was measured elsewhere."""
-    learning.import_profile(state, event)
-    reranking.requeue_all(state, None, event.at)
-    state.pending.request_planning()
-
-
 def on_memory_measured(state: State, job: Job, event: e.MemoryMeasured) -> None:
     """Record the GPU memory of an attempt and adjust its allocation."""
     job.progress = replace(job.progress, peak=max(event.memory, job.progress.peak or 0))
@@ -75,10 +68,9 @@ def on_memory_measured(state: State, job: Job, event: e.MemoryMeasured) -> None:
 
 def _adjust_memory(state: State, job: Job) -> None:
     placement = adjusted_placement(job, state.spec(job))
-    if placement is None or job.placement is None:
+    # What its node no longer has stays as it is: no other job can use it.
+    if placement is None or job.placement is None or learning.held_removed_devices(state, job):
         return
-    if learning.held_removed_devices(state, job):
-        return  # its node no longer offers these devices to other jobs
     if reserved_memory(placement) > reserved_memory(job.placement) > 0:
         job.progress = replace(job.progress, exceeded_reservation=True)
     state.resize_memory(job, placement)

@@ -21,7 +21,7 @@ from math import ceil
 
 from stoker.core.events import Event, JobCancelled, SweepChanged, TrialStopped
 from stoker.core.model.job import Job, Score
-from stoker.core.model.lifecycle import HOLDING, JobState
+from stoker.core.model.lifecycle import JobState
 from stoker.core.model.sweep import (
     EarlyStoppingRule,
     Sweep,
@@ -42,7 +42,7 @@ def early_stopping_events(state: State, at: float) -> Iterator[Event]:
     for id, rung in trials.items():
         job = state.jobs.get(id)
         sweep = sweep_of(state, job) if job is not None else None
-        if job is None or sweep is None or not _continues(job):
+        if job is None or sweep is None or not job.holding or job.state is JobState.COMPLETING:
             continue
         board = state.boards.get(sweep.id)
         if board is not None and should_stop(sweep, board, job, rung):
@@ -50,11 +50,6 @@ def early_stopping_events(state: State, at: float) -> Iterator[Event]:
     for sweep in [state.sweeps[id] for id in sorted(state.changes.sweeps)]:
         if sweep.id in state.boards and sweep.target_reached and not sweep.ended:
             yield from finish_sweep(state, sweep, at)
-
-
-def _continues(job: Job) -> bool:
-    """Whether a trial can be stopped; its value may arrive before its start."""
-    return job.state in HOLDING and job.state is not JobState.COMPLETING
 
 
 def should_stop(sweep: Sweep, board: TrialBoard, job: Job, rung: int) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 from stoker.core.elastic.rebalance import rebalance
-from stoker.core.events import PreemptionRequested
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.start_stage import StartStage
 from stoker.core.planner.types import Decision
@@ -34,7 +33,10 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
     Returns whether another plan could start more jobs, with capacity given up after the scan.
     """
     session = PlanningSession(state, at, boot)
-    yield from session.commit(_rebalance(session))
+    smaller = list(rebalance(state, session.nominations.future, at, boot))
+    yield from session.commit(smaller)
+    if smaller:
+        session.nominations.refresh()
     session.assign()
     assignment = session.assignment
     starts = StartStage(session)
@@ -47,12 +49,3 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
     yield from session.commit(session.preemption.run(assigned))
     is_freed = starts.has_unused_targets or session.nominations.revocations > revocations
     return is_freed and session.has_decided
-
-
-def _rebalance(session: PlanningSession) -> Iterator[PreemptionRequested]:
-    """Yield the stop requests of elastic jobs that get fewer GPUs."""
-    state, nominations = session.state, session.nominations
-    requests = list(rebalance(state, nominations.future, session.at, session.boot))
-    yield from requests
-    if requests:
-        nominations.refresh()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stoker.core.events import AttemptPlanned, PreemptionRequested
+from stoker.core.events import AttemptPlanned
 from stoker.core.heterogeneous.assignment import Assignment, applicable_policy
 from stoker.core.planner.types import Decision
 from stoker.core.preemption.nominations import Nominations
@@ -43,9 +43,5 @@ class PlanningSession:
             self.has_decided = True
             yield decision
             if isinstance(decision, AttemptPlanned):
-                is_applied = decision.job not in self.state.pending
+                assert decision.job not in self.state.pending, "apply each event before the next"
                 self.nominations.on_start(decision.job, decision.placement)
-            else:
-                is_stop = isinstance(decision, PreemptionRequested)
-                is_applied = (decision.job in self.state.stopping) is is_stop
-            assert is_applied, "apply each event before the next one is planned"

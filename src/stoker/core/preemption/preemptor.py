@@ -22,7 +22,7 @@ from stoker.core.preemption.victim_selection import VictimSelector
 from stoker.core.queue.job_class import JobClass
 from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.running.victims import can_preempt
-from stoker.core.state.reranking import any_preemption_possible
+from stoker.core.state.eligibility import may_preempt
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import first_victim, update_victim
 from stoker.core.structures.amounts import AFTER_ALL, SortKey
@@ -64,7 +64,7 @@ class PreemptionStage:
         saves_work = spec.training is not None or spec.early_signal is not None
         if first is None or first >= key or (saves_work and not spec.non_preemptible):
             return
-        if any_preemption_possible(self.state, self.at):
+        if may_preempt(self.state, first, first_victim(self.state, self.at)):
             placement = find_placement(self.nominations.ledger_for(key), request)
             if placement is not None:
                 yield from self._run(key, [part.node for part in placement.parts])

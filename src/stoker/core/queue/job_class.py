@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import NamedTuple
 
 from stoker.core.model.resources import ResourceRequest
-from stoker.core.placement.request_shape import (
-    gpu_bucket_of,
-    is_amount_only,
-    request_amounts,
-)
+from stoker.core.placement.request_shape import gpu_bucket_of, is_amount_only
 from stoker.core.policies.ranking import OVERDUE_RANK
 from stoker.core.structures.amounts import BEFORE_ALL, Amounts, SortKey
 
@@ -63,11 +58,9 @@ class JobClass:
     def sort_key(self, entry: ClassEntry) -> SortKey:
         """Return the position of one of the jobs in the pending queue."""
         rank, order, id = entry
-        return (-self.priority, self.effective_rank(rank), order, id)
-
-    def effective_rank(self, rank: float) -> float:
-        """Return a rank with the fair-share penalty, which overdue jobs do not have."""
-        return rank + self.fair_share_penalty if rank > OVERDUE_RANK else rank
+        if rank > OVERDUE_RANK:  # overdue jobs have no penalty
+            rank += self.fair_share_penalty
+        return (-self.priority, rank, order, id)
 
 
 class ShapeGroup:
@@ -85,11 +78,6 @@ class RequestSize:
         """Amounts and time limit of the requests; without a group, they do not decide alone."""
         self.order: list[tuple[SortKey, JobClass]] = []
         """The classes by the sort key of their head."""
-
-
-def sized_amounts(request: ResourceRequest, key: ClassKey) -> Amounts:
-    """Return the requested amounts and the time limit of a class."""
-    return (*request_amounts(request), inf if key.time_limit is None else key.time_limit)
 
 
 def is_groupable(key: ClassKey) -> bool:

@@ -10,11 +10,12 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Container
 from heapq import nsmallest
+from math import inf
 from weakref import WeakValueDictionary
 
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
-from stoker.core.placement.request_shape import request_shape
+from stoker.core.placement.request_shape import request_amounts, request_shape
 from stoker.core.queue.job_class import (
     ClassEntry,
     ClassKey,
@@ -22,7 +23,6 @@ from stoker.core.queue.job_class import (
     RequestSize,
     ShapeGroup,
     is_groupable,
-    sized_amounts,
 )
 from stoker.core.structures.amounts import Amounts, SortKey
 from stoker.core.structures.sorted_list import remove_sorted
@@ -46,14 +46,15 @@ class PendingQueue:
         self.class_of: dict[int, JobClass] = {}
         """Class by job."""
         self.rank_of: dict[int, float] = {}
-        """Rank by job; without an entry it is 0."""
+        """Rank by job."""
         self.user_penalties: dict[str, float] = {}
         self.queue_fair_weight: dict[str, float] = {}
         """Factor of the penalties in a queue."""
         self._traits = Counter[tuple[str, str, int, bool]]()
         """Number of classes by queue, user, priority, and whether they have a time limit: some
         questions are asked in every plan, and it takes 0.1 ms to ask 1,000 classes."""
-        self._planning_requested = False
+        self.planning_requested = False
+        """Whether something changed since the last plan that could let a job start."""
         self._cached_head: Job | None = None
         self.reorder_count = 0
         """How often the order changed otherwise than by jobs at the end, or by removed ones."""
@@ -67,19 +68,14 @@ class PendingQueue:
     def __contains__(self, job: int) -> bool:
         return job in self.class_of
 
-    @property
-    def planning_requested(self) -> bool:
-        """Whether something changed since the last plan that could let a job start."""
-        return self._planning_requested
-
     def request_planning(self) -> None:
         """Note that something changed that could let a job start."""
-        self._planning_requested = True
+        self.planning_requested = True
         self._cached_head = None  # on other nodes, other jobs can start
 
     def take_planning_request(self) -> bool:
         """Return whether planning is requested, and clear the request."""
-        requested, self._planning_requested = self._planning_requested, False
+        requested, self.planning_requested = self.planning_requested, False
         return requested
 
     @property
@@ -121,8 +117,7 @@ class PendingQueue:
         self._cached_head = None
         job_class = self.classes.get(key) or self._create_class(key)
         self.class_of[job.id] = job_class
-        if rank:
-            self.rank_of[job.id] = rank
+        self.rank_of[job.id] = rank
         entry = (rank, job.order, job.id)
         self._deindex(job_class)
         insort(job_class.entries, entry)
@@ -141,7 +136,7 @@ class PendingQueue:
         if job_class is None:
             return False
         self._removed_last = job.id
-        entry = (self.rank_of.pop(job.id, 0.0), job.order, job.id)
+        entry = (self.rank_of.pop(job.id), job.order, job.id)
         was_head = job_class.head == job.id
         self._deindex(job_class)
         remove_sorted(job_class.entries, entry)
@@ -157,27 +152,21 @@ class PendingQueue:
 
     def set_rank(self, job: Job, rank: float) -> SortKey:
         """Move a pending job within its class; return its position."""
-        job_class, before = self.class_of[job.id], self.rank_of.get(job.id, 0.0)
+        job_class, before = self.class_of[job.id], self.rank_of[job.id]
         entry = (rank, job.order, job.id)
         if rank != before:
             self._cached_head = None
             self.reorder_count += 1
             self.rank_of[job.id] = rank
-            entries = job_class.entries
-            is_head_moved = entries[0][2] == job.id or entry < entries[0]
-            if is_head_moved:
-                self._deindex(job_class)
-            remove_sorted(entries, (before, job.order, job.id))
-            insort(entries, entry)
-            if is_head_moved:
-                self._index(job_class)
+            self._deindex(job_class)
+            remove_sorted(job_class.entries, (before, job.order, job.id))
+            insort(job_class.entries, entry)
+            self._index(job_class)
         return job_class.sort_key(entry)
 
     def sort_key(self, job: Job) -> SortKey:
         """Return the position of a pending job."""
-        job_class = self.class_of[job.id]
-        rank = job_class.effective_rank(self.rank_of.get(job.id, 0.0))
-        return (-job_class.priority, rank, job.order, job.id)
+        return self.class_of[job.id].sort_key((self.rank_of[job.id], job.order, job.id))
 
     def lower_bound(self) -> SortKey | None:
         """Return the sort key of the first job, blocked by a quota or not."""
@@ -190,34 +179,27 @@ class PendingQueue:
         self.reorder_count += 1
         for job_class in [each for each in self.classes.values() if each.key.user == user]:
             self._deindex(job_class)
-            job_class.fair_share_penalty = self._penalty_of(job_class, penalty)
+            job_class.fair_share_penalty = self._penalty_of(job_class.key)
             self._index(job_class)
 
-    def _penalty_of(self, job_class: JobClass, penalty: float) -> float:
-        return penalty * self.queue_fair_weight.get(job_class.queue, 1.0)
+    def _penalty_of(self, key: ClassKey) -> float:
+        weight = self.queue_fair_weight.get(key.queue, 1.0)
+        return self.user_penalties.get(key.user, 0.0) * weight
 
     def _create_class(self, key: ClassKey) -> JobClass:
-        job_class = JobClass(key, self._size_of(key))
-        self.classes[key] = job_class
+        job_class = self.classes[key] = JobClass(key, self._size_of(key))
+        job_class.fair_share_penalty = self._penalty_of(key)
         self._traits[_traits_of(key)] += 1
-        if user := key.user:
-            penalty = self.user_penalties.get(user, 0.0)
-            job_class.fair_share_penalty = self._penalty_of(job_class, penalty)
         return job_class
 
     def _size_of(self, key: ClassKey) -> RequestSize:
-        group: ShapeGroup | None = None
-        amounts: Amounts = ()
-        if key.request is not None and is_groupable(key):
-            shape = request_shape(key.request)
-            group = self._groups.get((shape, key.queue))
-            if group is None:
-                group = self._groups[shape, key.queue] = ShapeGroup(shape, key.queue)
-            amounts = sized_amounts(key.request, key)
-        size = self._sizes.get((group or key, amounts))
-        if size is None:
-            size = self._sizes[group or key, amounts] = RequestSize(group, amounts)
-        return size
+        request = key.request
+        if request is None or not is_groupable(key):
+            return self._sizes.setdefault((key, ()), RequestSize(None, ()))
+        shape = request_shape(request)
+        group = self._groups.setdefault((shape, key.queue), ShapeGroup(shape, key.queue))
+        amounts = (*request_amounts(request), inf if key.time_limit is None else key.time_limit)
+        return self._sizes.setdefault((group, amounts), RequestSize(group, amounts))
 
     def _index(self, job_class: JobClass) -> None:
         key = job_class.indexed_key = job_class.sort_key(job_class.entries[0])

@@ -25,9 +25,7 @@ def refresh_ranks(state: State, at: float) -> None:
         state.memory.next_rebalance = inf
         state.pending.request_planning()
     for id in state.rank_timers.due(at):
-        job = state.jobs.get(id)
-        if job is None:
-            continue
+        job = state.jobs[id]
         if id in state.pending:
             # A better rank lets a job start only if it is overdue now or may preempt.
             key = rerank_pending(state, job, at)
@@ -122,12 +120,6 @@ def check_preemption(state: State, job: Job) -> None:
     if first is not None and may_preempt(state, first, state.victims.key_of(job.id)):
         state.victims.mark_changed(job.id)
         state.pending.request_planning()
-
-
-def any_preemption_possible(state: State, at: float) -> bool:
-    """Whether the first pending job may preempt the first victim."""
-    first = state.pending.lower_bound()
-    return first is not None and may_preempt(state, first, first_victim(state, at))
 
 
 def charge_start(state: State, job: Job) -> None:

@@ -43,7 +43,8 @@ def restore(
     for job in resident:
         state.load(job)
         if job.holding and job.placement is not None:
-            state.restore_running(job)
+            state.index_running(job, job.placement)
+            state.update_stopping(job)
             charge_start(state, job)
             update_preemptible(state, job, 0.0)
     for name in state.cluster.nodes:

@@ -335,19 +335,20 @@ class State:
         self.unacknowledged.pop(job.id, None)
         self.dependents.pop(job.id, None)
         self.never_eligible.discard(job.id)
-        self.deadlines.cancel(job.id)
-        self.begin_timers.cancel(job.id)
+        for timers in (self.deadlines, self.begin_timers, self.rank_timers):
+            timers.cancel(job.id)
         self.deindex_profile(job)
         self.changes.unload(job.id)
 
     def allocate(self, job: Job, placement: Placement) -> None:
         """Allocate the placement of an attempt in the ledger and count it."""
         self.cluster.allocate(placement)
-        self._count(job, placement, +1)
         job.placement = placement
-        self._index_running(job, placement)
+        self.index_running(job, placement)
 
-    def _index_running(self, job: Job, placement: Placement) -> None:
+    def index_running(self, job: Job, placement: Placement) -> None:
+        """Index and count a job that holds devices."""
+        self._count(job, placement, +1)
         self.running[job.id] = job
         if self.is_delegated(job):
             return  # neither its size nor its memory is ours to change
@@ -356,13 +357,6 @@ class State:
             self.running_elastic[job.id] = job
         if gpus is not None and gpus.shareable:
             self.sharing[job.id] = job
-
-    def restore_running(self, job: Job) -> None:
-        """Index and count a job that holds devices, read from the store."""
-        assert job.placement is not None
-        self._index_running(job, job.placement)
-        self._count(job, job.placement, +1)
-        self.update_stopping(job)
 
     def release(self, job: Job) -> None:
         """Release the devices of an ended attempt."""
@@ -394,8 +388,6 @@ class State:
         """Replace the placement of an attempt by one with other amounts of GPU memory."""
         assert job.placement is not None
         self.cluster.release(job.placement)
-        self.cluster.allocate(placement)
         self._count(job, job.placement, -1)
-        self._count(job, placement, +1)
-        job.placement = placement
+        self.allocate(job, placement)
         self.pending.request_planning()

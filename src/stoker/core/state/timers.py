@@ -37,7 +37,7 @@ def due_events(state: State, at: float, boot: float) -> list[e.Event]:
             state.pending.request_planning()
         events += [event for moment, event in _job_timers(state, job, at, boot) if boot >= moment]
         arm_timers(state, job, boot)
-    events += _node_end_events(state, at, boot)
+    events += [event for moment, event in _node_end_timers(state, at, boot) if at >= moment]
     return events
 
 
@@ -129,8 +129,8 @@ def next_timers(state: State, boot: float) -> tuple[float, float]:
     if len(state.pending):
         timers.append(state.rank_timers)
     first = [timer[0] for each in timers if (timer := each.next_time()) is not None]
-    node_end = min((end for end, _, _ in _jobs_to_stop(state)), default=inf)
-    wall_time = min([state.memory.next_rebalance, node_end - END_GRACE_SECONDS, *first])
+    node_ends = (moment for moment, _ in _node_end_timers(state))
+    wall_time = min([state.memory.next_rebalance, *node_ends, *first])
     return wall_time, _first_time(state, boot)
 
 
@@ -155,13 +155,11 @@ def _estimate_deadline(state: State, job: Job) -> float:
 
 def _stop_timeout(state: State, job: Job) -> float:
     """Return when a stop request times out."""
-    progress = job.progress
-    if progress.stop is None or job.state is not RUNNING:
+    spec, stop = state.specs[job.spec], job.progress.stop
+    if stop is None or stop.timed_out or job.state is not RUNNING or _is_unreachable(state, job):
         return inf
-    if progress.stop.timed_out or _is_unreachable(state, job):
-        return inf
-    spec, requested = state.specs[job.spec], progress.stop.requested_boot
-    if not progress.accepts_stop:
+    requested = stop.requested_boot
+    if not job.progress.accepts_stop:
         return requested + spec.early_signal.seconds if spec.early_signal is not None else inf
     profile = profile_of(state.record.profiles, job, spec)
     epoch_time = epoch_seconds(state.cluster, job, spec, profile)
@@ -208,39 +206,30 @@ def _nodes_in_use(job: Job) -> list[str]:
 # -- ends of nodes --------------------------------------------------------------------------
 
 
-def _node_end_events(
-    state: State, at: float, boot: float
-) -> Iterator[e.PreemptionRequested | e.TimeLimitNear]:
-    """Yield the stop requests and early signals of jobs on nodes that end soon."""
-    for end, node, job in _jobs_to_stop(state):
-        if at < end - END_GRACE_SECONDS:
-            continue
-        if job.id in state.preemptible:
-            why = f"{node} ends soon"
-            yield e.PreemptionRequested(at=at, job=job.id, attempt=job.attempt, why=why, boot=boot)
-        else:
-            yield e.TimeLimitNear(at=at, job=job.id, attempt=job.attempt)
+def _node_end_timers(
+    state: State, at: float = 0.0, boot: float = 0.0
+) -> Iterator[tuple[float, e.Event]]:
+    """Yield stop requests and early signals before nodes end, and when each is due (wall clock).
 
-
-def _jobs_to_stop(state: State) -> Iterator[tuple[float, str, Job]]:
-    """Yield jobs that save their work if they are asked, with the end and name of their node.
-
-    All others run until their node ends: they may be done by then.
+    Only of jobs that save their work if they are asked. All others run until their node ends: they
+    may be done by then.
     """
     if not state.cluster.node_ends:
         return
-    for _, job in sorted(state.running.items()):  # the same order after a restart
+    for id, job in sorted(state.running.items()):  # the same order after a restart
         end, node = _first_end(state, job)
         if end == inf or job.state is not JobState.RUNNING:
             continue
         progress, early_signal = job.progress, state.spec(job).early_signal
-        if job.id in state.preemptible:
-            saves_work = early_signal is not None or progress.accepts_stop
-            is_due = saves_work and progress.stop is None
-        else:
-            is_due = early_signal is not None and not job.warned
-        if is_due:
-            yield end, node, job
+        moment, why = end - END_GRACE_SECONDS, f"{node} ends soon"
+        if id not in state.preemptible:
+            if early_signal is not None and not job.warned:
+                yield moment, e.TimeLimitNear(at=at, job=id, attempt=job.attempt)
+        elif progress.stop is None and (early_signal is not None or progress.accepts_stop):
+            yield (
+                moment,
+                e.PreemptionRequested(at=at, job=id, attempt=job.attempt, why=why, boot=boot),
+            )
 
 
 def _end_of_nodes(state: State, job: Job) -> float:

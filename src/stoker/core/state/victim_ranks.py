@@ -30,10 +30,10 @@ def first_victim(state: State, at: float) -> VictimKey | None:
     return key
 
 
-def update_victims_on(state: State, node: str, at: float) -> bool:
-    """Update the ranks of the victims on a node; return whether one has changed."""
-    jobs = list(state.victims.freed_on.get(node, ()))
-    return sum(update_victim(state, job, at) for job in jobs) > 0
+def update_victims_on(state: State, node: str, at: float) -> None:
+    """Update the ranks of the victims on a node."""
+    for job in list(state.victims.freed_on.get(node, ())):
+        update_victim(state, job, at)
 
 
 def update_victim(state: State, job: int, at: float) -> bool:
