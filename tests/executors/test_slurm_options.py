@@ -42,6 +42,7 @@ def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
         ("gpus=2", "--pilot needs time="),
         ("gpus=x time=1h", "gpus takes a whole number"),
         ("time=10s", "time= must be at least 5 min"),
+        ("time=0", "time= must be at least 5 min"),
         ("time=1h time=2h", "time is given twice"),
         (
             "time=1h colour=red",
@@ -59,6 +60,8 @@ def test_options_that_stoker_sets_itself_are_rejected() -> None:
     assert parse_options({"sbatch": "-p gpu -A 'my account'"}).sbatch[-1] == "my account"
     with pytest.raises(BadValue, match="stoker sets --job-name itself"):
         parse_options({"sbatch": "--job-name=mine"})
+    with pytest.raises(BadValue, match="stoker sets -N itself"):
+        parse_options({"sbatch": "-p gpu -N2"})
     with pytest.raises(BadValue, match="no option 'color'"):
         parse_options({"color": "red"})
 
