@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker import places
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import BadValue
 from stoker.executors.slurm.commands import SlurmCommands, SlurmError, error_text, parse_row
@@ -121,3 +122,10 @@ def test_variables_of_a_surrounding_job_are_not_passed_on(monkeypatch: pytest.Mo
     argv = SlurmCommands().argv(["squeue"])
     assert "SLURM_MEM_PER_NODE" in argv
     assert "SLURM_CONF" not in argv
+
+
+def test_commands_of_stoker_with_these_names_are_not_called(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{places.slurm_commands_dir()}:/usr/bin:/bin")
+    assert "PATH=/usr/bin:/bin" in SlurmCommands().argv(["squeue"])
