@@ -37,11 +37,22 @@ def _dispatch(args: list[str]) -> int:
 def _run(verb: str, args: list[str]) -> int:
     from stoker.cli.verbs import MODULES
 
-    if args and args[0] in {"--help", "-h"} and verb not in {"feed", "compat"}:
+    if _wants_help(verb, args):
         return _help(verb)
     # __import__ with a list of names returns the module itself, without importing importlib.
     module = __import__(MODULES[verb], fromlist=["main"])
     return int(module.main(args))
+
+
+def _wants_help(verb: str, args: list[str]) -> bool:
+    if verb in {"feed", "compat"}:  # these have their own
+        return False
+    if args[:1] in (["--help"], ["-h"]):
+        return True
+    # What follows the options of these verbs is the command of a job.
+    if verb in {"submit", "run", "sweep", "daemon"}:
+        return False
+    return "--help" in (args[: args.index("--")] if "--" in args else args)
 
 
 def _help(word: str) -> int:

@@ -69,6 +69,17 @@ def logs_dir() -> str:
     return os.path.join(state_dir(), "logs")
 
 
+def slurm_commands_dir() -> str:
+    """Return the directory of stoker's commands with the names of Slurm's."""
+    return os.path.join(state_dir(), "slurm-commands")
+
+
+def path_without(directory: str) -> str:
+    """Return PATH without one directory."""
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(entry for entry in entries if entry != directory)
+
+
 def daemon_log() -> str:
     """Return the log file of a daemon in the background."""
     return os.path.join(state_dir(), "daemon.log")

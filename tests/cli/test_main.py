@@ -35,6 +35,12 @@ def test_every_verb_has_help(verb: str, capsys: Captured) -> None:
     assert all(len(line) <= 100 for line in first.splitlines())
 
 
+def test_help_of_an_action_is_that_of_its_verb(capsys: Captured) -> None:
+    assert main(["nodes", "add", "lab", "slurm://", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("  stoker nodes ")
+    assert main(["nodes", "add", "--", "--help"]) == 2
+
+
 def test_the_verb_is_the_address() -> None:
     for verb in VERBS:
         if verb not in {"feed", "compat"}:

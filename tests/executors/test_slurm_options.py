@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker import places
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import BadValue
 from stoker.executors.slurm.commands import SlurmCommands, SlurmError, error_text, parse_row
@@ -42,6 +43,7 @@ def test_a_shape_becomes_options_of_sbatch_and_resources() -> None:
         ("gpus=2", "--pilot needs time="),
         ("gpus=x time=1h", "gpus takes a whole number"),
         ("time=10s", "time= must be at least 5 min"),
+        ("time=0", "time= must be at least 5 min"),
         ("time=1h time=2h", "time is given twice"),
         (
             "time=1h colour=red",
@@ -59,6 +61,8 @@ def test_options_that_stoker_sets_itself_are_rejected() -> None:
     assert parse_options({"sbatch": "-p gpu -A 'my account'"}).sbatch[-1] == "my account"
     with pytest.raises(BadValue, match="stoker sets --job-name itself"):
         parse_options({"sbatch": "--job-name=mine"})
+    with pytest.raises(BadValue, match="stoker sets -N itself"):
+        parse_options({"sbatch": "-p gpu -N2"})
     with pytest.raises(BadValue, match="no option 'color'"):
         parse_options({"color": "red"})
 
@@ -118,3 +122,10 @@ def test_variables_of_a_surrounding_job_are_not_passed_on(monkeypatch: pytest.Mo
     argv = SlurmCommands().argv(["squeue"])
     assert "SLURM_MEM_PER_NODE" in argv
     assert "SLURM_CONF" not in argv
+
+
+def test_commands_of_stoker_with_these_names_are_not_called(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{places.slurm_commands_dir()}:/usr/bin:/bin")
+    assert "PATH=/usr/bin:/bin" in SlurmCommands().argv(["squeue"])

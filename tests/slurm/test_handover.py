@@ -55,6 +55,23 @@ def test_an_attempt_is_a_slurm_job_with_what_it_requests(
     until(lambda: not list((idle.user / ".stoker/run").glob("*/*.claim")))
 
 
+def test_a_slurm_script_gets_the_variables_and_the_tools_of_its_own_job(
+    slurm: SlurmCluster, idle: DaemonFixture, tmp_path: Path
+) -> None:
+    hand_over(idle)
+    script = tmp_path / "job.sh"
+    script.write_text(
+        "#!/bin/sh\n#SBATCH --gres=gpu:1 --ntasks=2\n"
+        "echo $SLURM_JOB_ID ${SLURM_WORKING_CLUSTER-own} $SLURM_GPUS_ON_NODE\n"
+        "srun -l sh -c 'echo $SLURM_PROCID'\n"
+    )
+    job = int(idle.submit("-o", tmp_path / "out", script))
+    idle.end_of(job)
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines[0] == f"{job} own 1"
+    assert sorted(lines[1:]) == ["0: 0", "1: 1"]
+
+
 def test_a_queued_attempt_shows_what_slurm_says_and_can_be_cancelled(
     slurm: SlurmCluster, idle: DaemonFixture
 ) -> None:

@@ -133,9 +133,9 @@ def parse_words(text: str, table: WordTable) -> dict[str, Any]:
     return fields
 
 
-def check_time_limit(shape: PilotShape) -> None:
-    """Raise BadValue if no job could start in such a pilot."""
-    if 0 < shape.seconds < MIN_SECONDS:
+def check_time_limit(shape: PilotShape, is_required: bool = False) -> None:
+    """Raise BadValue if no job could start in such a pilot; 0 is no limit unless one is needed."""
+    if (is_required or shape.seconds) and shape.seconds < MIN_SECONDS:
         least = approximate_duration(MIN_SECONDS)
         raise BadValue(f"--pilot: time= must be at least {least}: no job starts near the end.")
 

@@ -226,6 +226,30 @@ def test_a_cluster_that_cannot_be_added_is_rejected(
     ant.rejects(partial(nodes.add, ant.context, body), code, word)
 
 
+@pytest.mark.parametrize(
+    ("before", "name"), [({"ahead": "4"}, "lab"), (PILOT, "lab-1"), (PILOT, "lab-jobs")]
+)
+def test_a_cluster_with_jobs_neither_gets_nor_loses_its_pilots(
+    handlers: HandlerFixture, before: dict[str, str], name: str
+) -> None:
+    context, after = handlers.context, {"ahead": "4"} if before is PILOT else PILOT
+    handlers.ask(partial(nodes.add, context, AddNode("lab", "slurm://", options=before)))
+    if name != "lab":
+        kind = "slurm-jobs" if name == "lab-jobs" else "slurm-pilot"
+        options = {"cluster": "lab"}
+        handlers.apply(e.NodeAdded(at=handlers.now, name=name, executor=kind, options=options))
+    handlers.apply(
+        e.NodeJoined(at=handlers.now, facts=node(4, name=name)),
+        e.NodeReached(at=handlers.now, node=name),
+    )
+    job = handlers.submit(gpus="4")
+    change = partial(nodes.add, context, AddNode("lab", "slurm://", options=after))
+    handlers.rejects(change, "failed", f"Job {job} still runs on lab; wait for it to end")
+    handlers.exit(job)
+    assert handlers.ask(change)["changed"]
+    assert list(handlers.state.record.remotes) == ["lab"]
+
+
 def test_only_a_kubernetes_cluster_can_be_checked(ant: HandlerFixture) -> None:
     remote = registry(ant=RemoteStub())
     for name in ("box", "ant"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.scenario import Afar
+from core.scenario import Afar, node
 from stoker.core import events as e
 from stoker.core.model.units import BadValue
 from stoker.daemon.nodes.configured import configured_node_events
@@ -182,3 +182,17 @@ def test_a_cluster_is_added_as_by_the_command_and_removed_with_its_pilots() -> N
     scenario.tell(e.NodeAdded(at=0.0, name="lab-1", executor="slurm-pilot", options=options))
     assert start(scenario) == (["NodeRemoved", "NodeRemoved"], [])
     assert not scenario.state.record.remotes
+
+
+def test_a_cluster_without_pilots_gets_them_at_the_first_start_without_jobs() -> None:
+    scenario = Afar(gpus=0)
+    handed_over = {"lab": ConfiguredCluster(ahead=4)}
+    start(scenario, handed_over)
+    scenario.tell(e.NodeJoined(at=scenario.now, facts=node(1, name="lab")))
+    scenario.reached("lab")
+    job = scenario.submit()
+    scenario.run(job)
+    kinds, (warning,) = start(scenario, LAB)
+    assert (kinds, f"Job {job} still runs on lab" in warning) == ([], True)
+    scenario.exited(job)
+    assert start(scenario, LAB) == (["NodeAdded"], [])

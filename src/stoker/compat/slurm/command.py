@@ -37,10 +37,10 @@ def main(argv: list[str]) -> int:
 
         return run(argv)
     directory = write_commands()
-    real = shutil.which("sinfo", path=_path_without(directory))
+    real = shutil.which("sinfo", path=places.path_without(directory))
     if real is not None:
         output.say(f"stoker: {os.path.dirname(real)} has a real Slurm; stoker's commands hide it")
-    path = os.pathsep.join([directory, *filter(None, [_path_without(directory)])])
+    path = os.pathsep.join([directory, *filter(None, [places.path_without(directory)])])
     if not argv:
         print(f'export PATH={shlex.quote(directory)}:"$PATH"')
         return 0
@@ -53,14 +53,9 @@ def main(argv: list[str]) -> int:
         raise UsageError(f"There is no command '{output.clean(command[0])}'.") from None
 
 
-def _path_without(directory: str) -> str:
-    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return os.pathsep.join(entry for entry in entries if entry != directory)
-
-
 def write_commands() -> str:
     """Write one small script per command; return their directory."""
-    directory = os.path.join(places.state_dir(), "slurm-commands")
+    directory = places.slurm_commands_dir()
     os.makedirs(directory, 0o700, exist_ok=True)
     python = shlex.quote(sys.executable)
     for name in COMMANDS:

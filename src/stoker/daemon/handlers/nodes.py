@@ -14,9 +14,12 @@ from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.configured import (
+    has_pilots,
     is_same_node,
+    jobs_of_cluster,
     jobs_on_node,
     lost_attempts,
+    member_removals,
     members_of,
     pilots_of,
     still_running,
@@ -91,7 +94,10 @@ def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) ->
 def _add_cluster(
     context: RequestContext, body: r.AddNode, kind: ClusterKind, state: State, now: Instant
 ) -> CommandResult:
-    """Add a cluster, or change its options; pilots that exist are unaffected."""
+    """Add a cluster, or change its options; pilots that exist are unaffected.
+
+    Without `--pilot`, its attempts are on its own node, else on those of its members.
+    """
     if body.address != kind.scheme:
         raise CommandRejected(f"Write {kind.scheme}; {kind.where}.", "usage")
     if body.key is not None:
@@ -102,11 +108,23 @@ def _add_cluster(
         what = f"a {KINDS[before.executor].title} cluster" if kind_of(before) else "a node"
         raise CommandRejected(f"'{body.name}' is {what}; choose another name.", "failed")
     known = before is not None and replace(before, at=event.at, configured=False) == event
+    events: list[e.Event] = [] if known else [event]
+    if before is not None and has_pilots(before) != has_pilots(event):
+        running = jobs_of_cluster(state, body.name)
+        if running:
+            them = "it" if len(running) == 1 else "them"
+            what = "with" if has_pilots(event) else "without"
+            raise CommandRejected(
+                f"{still_running(running)} on {body.name}; wait for {them} to end or cancel"
+                f" {them}, or add the cluster {what} --pilot under another name.",
+                "failed",
+            )
+        events = [*member_removals(state, body.name, now.wall), event]
     reply = NodeAdded(
         name=body.name, address=body.address, new=before is None, changed=not known,
         configured=body.name in context.configured_nodes(),
     )  # fmt: skip
-    return CommandResult(events=[] if known else [event], reply=lambda _: reply)
+    return CommandResult(events=events, reply=lambda _: reply)
 
 
 def _name_of_same_host(state: State, name: str, address: Address) -> str | None:
@@ -132,7 +150,7 @@ def remove(
     if body.name not in state.record.remotes:
         raise CommandRejected(f"There is no node '{body.name}'; see stoker nodes.", "not_found")
     names = [*members_of(state, body.name), body.name]
-    running = [job for name in names for job in jobs_on_node(state, name)]
+    running = jobs_of_cluster(state, body.name)
     if running and not body.force:
         them = "it" if len(running) == 1 else "them"
         raise CommandRejected(
@@ -259,7 +277,7 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
         name=name,
         kind=added.executor if added else "local",
         cluster=added.cluster if added else None,
-        pilots=_pilot_counts(state, pilots) if _has_pilots(added) else None,
+        pilots=_pilot_counts(state, pilots) if added and has_pilots(added) else None,
         shape=_shape(added),
         allocation=_allocation_view(allocation) if allocation else None,
         state=_node_state(remote, away is not None, drained),
@@ -296,11 +314,6 @@ def _notes(state: State, name: str, remote: RemoteNode | None) -> list[str]:
         labels = ", ".join(str(id) if job is None else job.label for id, job in jobs)
         notes.append(f"to be ended there because it was requeued on another node: job {labels}")
     return notes
-
-
-def _has_pilots(added: e.NodeAdded | None) -> bool:
-    """Return whether a node is a cluster with pilots."""
-    return added is not None and kind_of(added) is not None and "pilot" in added.options
 
 
 def _shape(added: e.NodeAdded | None) -> str | None:

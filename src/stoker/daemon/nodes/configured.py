@@ -10,7 +10,7 @@ from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon import settings
 from stoker.daemon.settings import ConfiguredCluster, ConfiguredNode
-from stoker.executors.clusters import KINDS
+from stoker.executors.clusters import KINDS, kind_of
 
 
 def configured_names() -> Collection[str]:
@@ -46,14 +46,22 @@ def configured_node_events(
                 " there"
             )
             continue
+        if before is not None and has_pilots(before) != has_pilots(added):
+            running = jobs_of_cluster(state, name)
+            if running:
+                warnings.append(
+                    f"{still_running(running)} on {name}, which gets or loses its pilots by the"
+                    " configuration; the change applies at the first start without jobs there"
+                )
+                continue
+            events += member_removals(state, name, at)
         events.append(added)
     for name, before in state.record.remotes.items():
         if not before.configured or name in remote:
             continue
-        names = [*members_of(state, name), name]
-        running = [job for each in names for job in jobs_on_node(state, each)]
+        running = jobs_of_cluster(state, name)
         if not running:
-            events += [e.NodeRemoved(at=at, name=each) for each in names]
+            events += [*member_removals(state, name, at), e.NodeRemoved(at=at, name=name)]
             continue
         warnings.append(
             f"{still_running(running)} on {name}, which is no longer in the configuration; it is"
@@ -88,6 +96,22 @@ def jobs_on_node(state: State, name: str) -> list[Job]:
 def members_of(state: State, cluster: str) -> list[str]:
     """Return the names of the nodes that belong to a cluster."""
     return [name for name, added in state.record.remotes.items() if added.cluster == cluster]
+
+
+def jobs_of_cluster(state: State, name: str) -> list[Job]:
+    """Return the jobs with a part on a node or on its members."""
+    names = [*members_of(state, name), name]
+    return [job for each in names for job in jobs_on_node(state, each)]
+
+
+def member_removals(state: State, cluster: str, at: float) -> list[e.NodeRemoved]:
+    """Return the events that remove the nodes that belong to a cluster."""
+    return [e.NodeRemoved(at=at, name=each) for each in members_of(state, cluster)]
+
+
+def has_pilots(added: e.NodeAdded) -> bool:
+    """Return whether a node is a cluster with pilots."""
+    return kind_of(added) is not None and "pilot" in added.options
 
 
 def pilots_of(state: State, cluster: str) -> list[str]:

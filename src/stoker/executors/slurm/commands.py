@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from stoker import places
 from stoker.core.model.units import printable
 from stoker.executors.ssh.address import Address
 
@@ -122,7 +123,9 @@ class SlurmCommands:
         """Return the argv of one of Slurm's commands."""
         variables = [f"{name}={value}" for name, value in (environment or {}).items()]
         if self.login is None:
-            return ["env", *_unset_options(), *variables, *words]
+            # Without stoker's commands of these names: the daemon may have been started by one.
+            path = f"PATH={places.path_without(places.slurm_commands_dir())}"
+            return ["env", *_unset_options(), path, *variables, *words]
         shared = ("-o", "ControlMaster=auto", "-o", "ControlPersist=60")
         command = shlex.join(["env", *variables, *words])
         return [*self.login.command(self.control, *shared), command]

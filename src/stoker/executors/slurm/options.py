@@ -92,7 +92,7 @@ def _sbatch_words(text: str) -> tuple[str, ...]:
     except ValueError:
         raise BadValue("The options of sbatch have an unclosed quote.") from None
     for word in words:
-        name = word.partition("=")[0]
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]  # -N2
         if name in OWN_OPTIONS:
             raise BadValue(f"stoker sets {name} itself; leave it out of the options of sbatch.")
     return words
@@ -106,7 +106,7 @@ def cluster_addition(
     Without a login node, its commands are here, and so are its files.
     """
     parsed = parse_options(options)
-    check_time_limit(parsed.pilot)
+    check_time_limit(parsed.pilot, is_required=parsed.has_pilots)
     if parsed.login:
         parse_address(parsed.login)
     return NodeAdded(
@@ -118,7 +118,7 @@ def cluster_addition(
 def parse_pilot(text: str) -> SlurmPilotShape:
     """Parse `gpus=2 time=8h max=4 idle=5m cores=8 mem=32G vram=40G`; raise BadValue."""
     shape = SlurmPilotShape(**parse_words(text, COMMON_WORDS))
-    if not shape.seconds:
+    if "time=" not in text:
         raise BadValue("--pilot needs time=, the time limit of an allocation, such as time=8h.")
     return shape
 

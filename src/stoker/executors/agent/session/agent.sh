@@ -429,11 +429,11 @@ end_unrecorded() {
 TRAP_USR='trap : USR1 USR2'
 # ~/.bashrc must not change which GPUs the job uses,
 SET_GPUS='export CUDA_VISIBLE_DEVICES="$STOKER_GPUS" CUDA_DEVICE_ORDER=PCI_BUS_ID'
-# nor hide the training library. In a batch job, the tools of Slurm are the real ones.
+# nor hide the training library. With the SLURM_* variables of stoker, its tools are needed; in other
+# batch jobs, the tools of Slurm are the real ones.
 SET_LIBRARY='[ -z "${STOKER_LIBRARY-}" ] ||
-export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"'
-[ -n "$BATCH" ] || SET_LIBRARY="$SET_LIBRARY"'
-[ -z "${STOKER_LIBRARY-}" ] || [ -z "${SLURM_JOB_ID-}" ] ||
+export PYTHONPATH="$STOKER_LIBRARY${PYTHONPATH:+:$PYTHONPATH}"
+[ -z "${STOKER_LIBRARY-}" ] || [ "${SLURM_CLUSTER_NAME-}" != stoker ] ||
 export PATH="$STOKER_LIBRARY/stoker/executors/slurm_tools:$PATH"'
 PREPARE="unset HISTFILE; $SET_GPUS; $SET_LIBRARY; trap 'exit 143' TERM; $TRAP_USR; builtin cd -- \"\$2\" || exit 200;
 (set -C; : >\"\$1\") || exit 201; shift 2"
@@ -445,6 +445,8 @@ BASH_RUN_ARGV="$PREPARE; $RESTORE_OUTPUT; exec \"\$@\""
 # Values may be secret, so they are on no command line. Names may be those of variables of this
 # shell, so that after they are set only positional parameters are used.
 exec_job() {
+    # Variables of two jobs do not go together.
+    case "$BATCH $*" in [0-9]*SLURM_CLUSTER_NAME=stoker*) unset_slurm_variables ;; esac
     quote_positions 1 "$count"
     values=${references:+export$references;}
     quote_positions $((count + 1)) $#
@@ -466,6 +468,13 @@ exec_job() {
     fi
     set +f
     eval "$values $start"
+}
+
+# Unset the variables that Slurm has set for a batch job, but for the GPUs, which it has chosen.
+unset_slurm_variables() {
+    for name in $(env | sed -n 's/^\(SLURM_[A-Z0-9_]*\)=.*/\1/p'); do
+        case $name in SLURM_CONF | SLURM_JOB_GPUS | SLURM_GPUS_ON_NODE) ;; *) unset "$name" ;; esac
+    done
 }
 
 # quote_positions FIRST LAST: set $references to these positional parameters, quoted for eval.
