@@ -44,7 +44,9 @@ def test_a_killed_relay_loses_nothing(slurm: SlurmCluster, idle: DaemonFixture) 
     add_cluster(idle)
     job = submit(idle, f"{ONCE}; echo one; {HOLD}; echo two; exit 5")
     idle.says(job, "one")
-    for pid in relays(idle):
+    found = relays(idle)
+    assert found
+    for pid in found:
         kill(pid)
     release_jobs(idle)
     assert idle.end_of(job)["result"] == 5
