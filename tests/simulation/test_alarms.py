@@ -36,7 +36,7 @@ class Doing(Struct):
 
 
 Training = Callable[[float, Random], Doing]
-"""What it does so many seconds after its start."""
+"""What a training does at a number of seconds after its start."""
 
 
 def healthy(t: float, random: Random) -> Doing:

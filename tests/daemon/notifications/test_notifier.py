@@ -259,3 +259,16 @@ def test_a_test_message(tmp_path: Path) -> None:
     assert fixture.sent[1].target["to"] == "ana@lab.org"
     assert "configuration" in str(fixture.notifier.send_test("gone"))
     fixture.flush()
+
+
+def test_a_thread_that_ended_by_an_error_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(outbox: Outbox) -> float:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Outbox, "next_due", fail)
+    fixture = NotifierFixture(tmp_path, all=ALL)
+    fixture.notifier.close()
+    (warning,) = fixture.notifier.warnings()
+    assert warning == "notifications stopped (RuntimeError: a defect); restart the daemon"

@@ -1,11 +1,9 @@
 """Training reports over HTTP from the pods of a job of several nodes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import require
 from daemon.reports.report_server import ATTEMPT, ReportServer
 from stoker.core import events as e
 from stoker.core.model.job import Progress
@@ -15,14 +13,6 @@ from stoker.training.runtime.stop_protocol import RELAY_SECONDS
 
 EPOCH = b'{"k":"hello","v":1}\n{"k":"start","e":0,"t":1010}\n{"k":"start","e":1,"t":1015}\n'
 STOP_AT = b'{"k":"stop_at","e":5,"t":1016}\n'
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ReportServer]:
-    require("openssl")
-    made = ReportServer(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

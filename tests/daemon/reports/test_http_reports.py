@@ -6,13 +6,11 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import require
 from daemon.reports.report_server import ATTEMPT, ReportServer
 from e2e.daemon_fixture import until
 from stoker.core import events as e
@@ -23,14 +21,6 @@ from stoker.training.reports.http_sender import AWAY_SECONDS, MAX_BYTES, Refused
 
 START = b'{"k":"hello","v":1}\n{"k":"start","e":0,"t":1010}\n{"k":"end","e":0,"d":5.0,"t":1015}\n'
 NEXT = b'{"k":"start","e":1,"t":1015}\n'
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ReportServer]:
-    require("openssl")
-    made = ReportServer(tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ INTERVALS = 9
 """Recent times between two reports whose median is the usual one."""
 MISSED_INTERVALS = 5
 SILENCE_FACTOR = 3
-"""An attempt without reports is hung after so many times the limit."""
+"""Factor of the limit of `hung` for an attempt without reports."""
 
 
 class GpuSample(Struct, frozen=True, kw_only=True):

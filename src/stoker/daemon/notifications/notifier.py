@@ -93,6 +93,8 @@ class Notifier:
         self._deliver = deliver or run_process
         self._inbox: queue.SimpleQueue[_Added | _Sent | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._failure = ""
+        """Why the thread has ended, if it was not closed."""
         self._outbox: Outbox | None = None
         self._noted = 0
         self._witness: dict[int, int] = {}
@@ -275,8 +277,9 @@ class Notifier:
         return self._send(Delivery(batch=0, target=name, messages=[message]), "test")
 
     def warnings(self) -> list[str]:
-        """Return the targets that do not work."""
-        return [
+        """Return the targets that do not work, and whether nothing is delivered any more."""
+        stopped = [f"notifications stopped ({self._failure}); restart the daemon"]
+        return stopped * bool(self._failure) + [
             f"notifications to {name} fail: {status.error}"
             for name, status in self.status.items()
             if status.error is not None
@@ -299,7 +302,8 @@ class Notifier:
         pool = ThreadPoolExecutor(WORKERS, "deliveries")
         try:
             self._serve(pool)
-        except Exception:
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
             logger.exception("notifications have stopped")
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
