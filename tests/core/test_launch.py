@@ -87,3 +87,8 @@ def test_the_parts_of_a_gang_learn_their_rank_but_not_yet_their_rendezvous() -> 
         assert extra["GPUS_PER_NODE"] == extra["STOKER_GPU_COUNT"] == extra["NUM_GPUS"] == "1"
         assert extra.keys().isdisjoint({"MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"})
         assert gang.placement == placement
+
+
+def test_an_attempt_runs_as_the_unix_user_of_its_job() -> None:
+    assert launched(uid=1007).uid == 1007
+    assert launched().uid is None

@@ -70,6 +70,8 @@ class Launch(Struct, frozen=True):
     """Models of GPUs that it may use; empty: any."""
     placement: Placement | None = None
     """All parts of the attempt."""
+    uid: int | None = None
+    """Unix user as which it runs; None: that of the daemon."""
 
     @property
     def id(self) -> AttemptId:
@@ -140,7 +142,7 @@ def launch(
         needs_report_directory=spec.training is not None or spec.early_signal is not None,
         limit=spec.limit, gpu_models=spec.request.gpus.allowed_models if spec.request.gpus else (),
         placement=placement, priority=job.priority, is_training=spec.training is not None,
-        early_signal=spec.early_signal,
+        early_signal=spec.early_signal, uid=spec.uid,
     )  # fmt: skip
 
 

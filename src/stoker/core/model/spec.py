@@ -171,6 +171,8 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Limits of its alarms by kind, where they differ from those of the configuration."""
     notify: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Targets of notifications (`mailto:ADDRESS`: an e-mail address), and what is sent to each."""
+    uid: int | None = None
+    """Unix user that submitted it and as which it runs; None: the user of a single-user daemon."""
 
     @property
     def expected(self) -> int | None:
