@@ -12,9 +12,16 @@ from statistics import median
 import msgspec
 from msgspec import Struct
 
-from stoker.core.explain.forecast import Forecast, Kind, Samples, TimeInterval
-from stoker.core.explain.forecast_input import command_key, forecast_input, name_key
-from stoker.core.model.hardware import NodeFacts, Placement
+from stoker.core.explain.forecast import (
+    Forecast,
+    Kind,
+    Samples,
+    TimeInterval,
+    command_key,
+    forecast_input,
+    name_key,
+)
+from stoker.core.model.resources import NodeFacts, Placement
 from stoker.daemon.workers.estimates import interval
 from stoker.simulate.forecast.futures import FUTURES, forecast
 from stoker.simulate.replay.assumptions import ReplayAssumptions

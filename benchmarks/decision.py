@@ -22,8 +22,7 @@ from benchmarks.report import median, percentile, table
 from benchmarks.settings import Settings
 from stoker.core import events as e
 from stoker.core.handlers import apply
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.planner.planner import plan
 from stoker.core.state.state import State

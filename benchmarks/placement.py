@@ -20,8 +20,7 @@ from statistics import fmean
 from benchmarks.openb_lists import read_list
 from benchmarks.report import median, percentile, table
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
+from stoker.core.model.resources import GPU, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.units import THOUSAND
 from stoker.core.placement.node_lookup import demand_of
 from stoker.core.placement.placer import find_placement

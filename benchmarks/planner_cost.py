@@ -23,8 +23,13 @@ from benchmarks.report import median, percentile, table
 from benchmarks.settings import Settings
 from stoker.core import events as e
 from stoker.core.handlers import apply
-from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import (
+    DeviceFacts,
+    GpuRequest,
+    NodeFacts,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.model.spec import Spec, Training
 from stoker.core.placement.fit import fit
 from stoker.core.planner.cycle import plan_events, unload_events

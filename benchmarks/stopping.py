@@ -9,8 +9,7 @@ from heapq import heappop, heappush
 from benchmarks.curves import STEPS, LearningCurve, Params, TrialPool
 from stoker.core import events as e
 from stoker.core.handlers import apply
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import EarlyStoppingRule, Sweep
 from stoker.core.planner.early_stopping import early_stopping_events

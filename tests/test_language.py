@@ -16,7 +16,7 @@ SUITES = ("daemon", "e2e", "executors", "fakes", "http_api", "probes", "slurm", 
 CORE_PACKAGES = (
     "cluster", "elastic", "events", "explain", "handlers", "heterogeneous", "launch", "measurement",
     "model", "options", "placement", "planner", "policies", "preemption", "queue", "reservation",
-    "running", "state", "structures",
+    "running", "state", "structures.py",
 )  # fmt: skip
 """Packages of the core that are checked."""
 

@@ -23,7 +23,7 @@ from stoker.core.events.instructions import (
     TerminateAttempt,
     WithdrawStop,
 )
-from stoker.core.model.hardware import NodeFacts, Placement
+from stoker.core.model.resources import NodeFacts, Placement
 from stoker.engine import Engine, Instant
 from stoker.store.sqlite import SqliteStore
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from benchmarks.golden.cluster import Arrival, JobBehaviour, SimulatedCluster
 from stoker.core import events as e
 from stoker.core.model.dependency import Clause, Dependency
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec, Training
 from stoker.core.model.sweep import EarlyStoppingRule, Sweep
 from stoker.store import codec

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.planner.goals import BASELINES, FRONTIER, HOUR, Find, frontier_task
 from benchmarks.planner.plots import Axis, Curve, bars, curves
 from benchmarks.planner.suite import POINTS, Task, geometric
-from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.policy import POLICIES
 from stoker.core.policies.ranking import SERVICE_LEVEL_RATIO
 
 LONG = 10.0

@@ -17,7 +17,7 @@ from stoker.core.events.instructions import Instruction
 from stoker.core.handlers import apply
 from stoker.core.model.units import BadValue
 from stoker.core.planner.cycle import plan_events, pre_command_events, unload_events
-from stoker.core.state.changes import ChangeSet
+from stoker.core.state.record import ChangeSet
 from stoker.core.state.restore import restore
 from stoker.core.state.state import State
 from stoker.core.state.timers import next_wakeup

@@ -14,8 +14,8 @@ from stoker import places
 from stoker.cli.output.times import absolute
 from stoker.core import events as e
 from stoker.core.model.units import BadValue
-from stoker.core.policies.catalog import POLICIES
 from stoker.core.policies.parameters import RANGES, parameters_of, read_parameters
+from stoker.core.policies.policy import POLICIES
 from stoker.main import main
 from stoker.store.sqlite import SqliteStore
 from store.rows import batch

@@ -8,9 +8,8 @@ from stoker.cli.options.submission import build_submission
 from stoker.client import submit_environment
 from stoker.client.errors import UsageError
 from stoker.core.launch import training_env as contract
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import Placement, ResourceRequest
 from stoker.core.model.spec import Spec, Training
 
 

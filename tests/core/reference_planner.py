@@ -25,10 +25,8 @@ from stoker.core import events as e
 from stoker.core.cluster.fragmentation import max_request_amount, placement_cost
 from stoker.core.cluster.free_index import free_resources
 from stoker.core.cluster.node import Node
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
+from stoker.core.model.job import Job, JobState
+from stoker.core.model.resources import CPU, GPU, MEMORY, Placement, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.placement.capacity import available_on, total_available
 from stoker.core.placement.fit import fit

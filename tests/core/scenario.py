@@ -11,10 +11,14 @@ from simulation.state_comparison import state_as_dict
 from stoker.core import events as e
 from stoker.core.events.instructions import Instruction
 from stoker.core.handlers import apply
-from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.job import Job, JobState
+from stoker.core.model.resources import (
+    DeviceFacts,
+    GpuRequest,
+    NodeFacts,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep
 from stoker.core.planner.early_stopping import early_stopping_events

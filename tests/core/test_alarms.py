@@ -11,7 +11,7 @@ from stoker.core import events as e
 from stoker.core.alarms.samples import GpuSample, JobSample
 from stoker.core.alarms.tracker import AlarmTracker
 from stoker.core.model.alarm import Alarm, AlarmLimits, parse_limit
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.units import BadValue
 
 STEP = 10.0

@@ -1,6 +1,6 @@
 """Vectors of amounts: a request fits if every amount is available."""
 
-from stoker.core.structures.amounts import fits_within
+from stoker.core.structures import fits_within
 
 
 def test_surplus_components_are_ignored():

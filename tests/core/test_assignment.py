@@ -8,9 +8,8 @@ from core.scenario import Afar, gpus
 from stoker.core import events as e
 from stoker.core.heterogeneous import assignment
 from stoker.core.measurement.estimator import colocation_key, estimate
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.profile import EpochTime
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import DeviceFacts, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Training
 from stoker.core.planner.cycle import plan_events
 

@@ -12,7 +12,7 @@ from stoker.core.events.instructions import (
     StartProcess,
     TerminateAttempt,
 )
-from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.core.model.spec import Retry
 
 

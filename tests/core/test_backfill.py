@@ -10,8 +10,14 @@ from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import (
+    DeviceAllocation,
+    DeviceFacts,
+    GpuRequest,
+    NodeFacts,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.planner.cycle import plan_events
 from stoker.core.planner.planner import plan
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill

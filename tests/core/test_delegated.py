@@ -12,15 +12,15 @@ from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess, TerminateAttempt
 from stoker.core.explain.why import explain_job, reason
 from stoker.core.launch.launch import launch
-from stoker.core.model.hardware import (
+from stoker.core.model.job import Job
+from stoker.core.model.resources import (
     DeviceAllocation,
     DeviceFacts,
     NodeFacts,
     Placement,
     PlacementMode,
+    ResourceRequest,
 )
-from stoker.core.model.job import Job
-from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Retry, Training
 from stoker.core.placement.fit import fit
 from stoker.core.placement.infeasible import infeasibility_reason

@@ -5,8 +5,7 @@ import pytest
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import DeviceFacts, NodeFacts, ResourceRequest
 from stoker.core.placement.placer import find_placement
 from stoker.daemon.selectors import find_devices
 

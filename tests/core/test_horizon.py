@@ -13,8 +13,8 @@ from stoker.core import events as e
 from stoker.core.events.instructions import RequestStop, SignalAttempt
 from stoker.core.explain.forecast import TimeInterval
 from stoker.core.explain.why import explain_job, reason
-from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.job import Job
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.spec import EarlySignal, Training
 from stoker.core.placement.horizon import END_GRACE_SECONDS
 from stoker.core.state.timers import due_events, next_wakeup

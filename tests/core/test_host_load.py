@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.measurement.host_load import (
+from stoker.core.measurement.foreign_use import (
     busy_share,
     foreign_load,
     guessed_share,

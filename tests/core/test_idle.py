@@ -6,7 +6,7 @@ import pytest
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.idle import IdleCluster, idle_cluster
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
+from stoker.core.model.resources import DeviceAllocation, DeviceFacts, NodeFacts, Placement
 
 
 def facts(name: str, gpus: int) -> NodeFacts:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from core.scenario import Afar, S, Scenario, gpus
 from stoker.core import events as e
-from stoker.core.model.lifecycle import (
+from stoker.core.model.job import (
     FAILED_STATES,
     FINISHED,
     HOLDING,

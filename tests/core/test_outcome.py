@@ -8,7 +8,7 @@ from stoker.core.handlers.learning import MAX_KEPT
 from stoker.core.handlers.outcome import MAX_BACKOFF_SECONDS, MAX_REQUEUES
 from stoker.core.model.spec import Retry
 from stoker.core.model.units import BadValue
-from stoker.core.options.retry import parse_retry
+from stoker.core.options.submit import parse_retry
 
 
 def end(story: Scenario, job: int, how: str) -> None:

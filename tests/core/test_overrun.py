@@ -13,7 +13,7 @@ from core.scenario import Afar, gpus
 from core.test_policies import asked, begun, job, lab, turn
 from core.test_training import counted, listens, training
 from stoker.core import events as e
-from stoker.core.explain.ranking_text import explain_rank
+from stoker.core.explain.position import explain_rank
 from stoker.core.measurement.estimator import OVERRUN, OVERRUN_TOLERANCE, remaining, time_left
 from stoker.core.model.spec import Training
 from stoker.core.policies.ranking import rank

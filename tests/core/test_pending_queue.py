@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from core.scenario import Scenario, gpus
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import RANK_STEP
+from stoker.core.model.resources import DeviceFacts, NodeFacts
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.queue.pending_queue import first_jobs
 

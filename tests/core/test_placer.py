@@ -9,8 +9,13 @@ from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import (
+    DeviceFacts,
+    GpuRequest,
+    NodeFacts,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.fit import fit
 from stoker.core.placement.infeasible import infeasibility_reason

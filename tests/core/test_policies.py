@@ -11,7 +11,7 @@ from core.test_training import counted, listens, progress, training
 from stoker.core import events as e
 from stoker.core.model.spec import Training
 from stoker.core.planner.cycle import plan_events
-from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.policy import POLICIES
 from stoker.core.policies.ranking import OVERDUE_RANK, rank
 from stoker.core.state.reranking import refresh_ranks
 

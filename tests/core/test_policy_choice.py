@@ -12,7 +12,7 @@ from stoker.core.explain.why import Explanation, explain_job
 from stoker.core.measurement.estimator import remaining
 from stoker.core.model.job import Job
 from stoker.core.model.spec import Training
-from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.policy import POLICIES
 from stoker.core.queue.pending_queue import first_jobs
 
 HOUR = 3600.0

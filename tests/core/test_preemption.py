@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.profile import EpochTime
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import Training

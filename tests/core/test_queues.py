@@ -9,8 +9,7 @@ from stoker.core import events as e
 from stoker.core.explain.constraints import node_constraints
 from stoker.core.explain.why import reason
 from stoker.core.launch.launch import launch
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import NodeFacts, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.state.restore import restore

@@ -16,10 +16,8 @@ from msgspec.structs import replace
 from core.reference_planner import assert_same_decisions
 from core.scenario import Scenario
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.job import RANK_STEP
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.job import RANK_STEP, JobState
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import EarlySignal, Training
 from stoker.core.preemption import preemptor, victim_selection
 

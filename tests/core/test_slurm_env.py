@@ -8,7 +8,7 @@ from typing import Any
 from core.scenario import Scenario
 from stoker.core import events as e
 from stoker.core.launch.slurm_env import SubmitHost, slurm_variables
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
+from stoker.core.model.resources import DeviceAllocation, DeviceFacts, NodeFacts, Placement
 from stoker.core.model.spec import Spec
 from stoker.core.options.submit import ParseContext, parse_options
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.structures.sorted_list import SortedMap, remove_sorted
+from stoker.core.structures import SortedMap, remove_sorted
 
 
 @given(st.lists(st.tuples(st.integers(0, 30)), max_size=80))

@@ -11,8 +11,14 @@ from core.scenario import gpus, node
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import max_request_amount
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import (
+    DeviceAllocation,
+    DeviceFacts,
+    GpuRequest,
+    NodeFacts,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import gpu_bucket_of
 from stoker.core.preemption.candidate_nodes import UNREACHABLE

@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.structures.timer_heap import TimerHeap
+from stoker.core.structures import TimerHeap
 
 
 def test_the_next_timer_is_the_earliest() -> None:

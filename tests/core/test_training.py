@@ -10,9 +10,8 @@ from stoker.core import events as e
 from stoker.core.events import instructions as i
 from stoker.core.launch.training_env import training_variables
 from stoker.core.measurement.estimator import epochs_of, remaining
-from stoker.core.model.hardware import SHARED_SLOT
 from stoker.core.model.job import Job, Progress
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import SHARED_SLOT, ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Training
 from stoker.core.state.restore import restore
 

@@ -12,8 +12,7 @@ from simulation.training_invariants import TrainingInvariants
 from stoker.core import events as e
 from stoker.core.events.instructions import Instruction
 from stoker.core.handlers.learning import MAX_PROFILES
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry
 from stoker.core.model.units import THOUSAND

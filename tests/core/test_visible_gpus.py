@@ -2,10 +2,8 @@
 
 from core.scenario import Scenario, gpus
 from stoker.core import events as e
-from stoker.core.launch.launch import Launch, launch
-from stoker.core.launch.log_paths import fill_path
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.launch.launch import Launch, fill_path, launch
+from stoker.core.model.resources import DeviceFacts, NodeFacts, ResourceRequest
 
 
 def launched(request: ResourceRequest, *cards: DeviceFacts, command: str = "true") -> Launch:

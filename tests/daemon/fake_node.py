@@ -15,8 +15,7 @@ from msgspec.json import encode
 from memory_store import MemoryStore
 from specs import spec_of
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import DeviceFacts, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.daemon.bootstrap import assemble_daemon
 from stoker.daemon.context import content_hash

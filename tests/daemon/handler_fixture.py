@@ -12,9 +12,8 @@ import pytest
 from core.scenario import node
 from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.state.changes import ChangeSet
+from stoker.core.model.job import Job, JobState
+from stoker.core.state.record import ChangeSet
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.submission.submit import submit_jobs

@@ -8,10 +8,8 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.handlers import training
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import AttemptId, Job, Progress
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.job import AttemptId, Job, JobState, Progress
+from stoker.core.model.resources import Placement, ResourceRequest
 from stoker.core.model.spec import Spec, Training
 from stoker.core.state.state import State
 from stoker.daemon.metrics.scorer import TrialScorer

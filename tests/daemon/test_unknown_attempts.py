@@ -9,7 +9,7 @@ import pytest
 
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.daemon import recovery
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.local.claims import Claim

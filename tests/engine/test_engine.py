@@ -9,7 +9,7 @@ from memory_store import MemoryStore, Rows
 from simulation import client as ask
 from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import DeviceFacts, NodeFacts
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.engine import (

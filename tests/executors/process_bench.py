@@ -13,9 +13,8 @@ from executors.recording_sink import RecordingSink
 from specs import spec_of
 from stoker.core.events import ProcessStarted
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import AttemptId, Job, JobState
+from stoker.core.model.resources import Placement
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor
 from stoker.executors.agent.session.transport import Transport

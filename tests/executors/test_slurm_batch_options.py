@@ -3,9 +3,8 @@
 from msgspec.structs import replace
 
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.core.model.job import AttemptId
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import CPU, GPU, MEMORY, DeviceAllocation, Placement
 from stoker.core.model.spec import EarlySignal
 from stoker.executors.slurm.commands import parse_row
 from stoker.executors.slurm.handover.batch_options import (

@@ -14,7 +14,7 @@ from kubernetes.handover_bench import HandoverBench
 from kubernetes.kubelet_node import KubeletNode
 from stoker.core import events as e
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.executors.port import Barrier
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]

@@ -13,7 +13,7 @@ import pytest
 
 from stoker.cli.cluster.simulate import OPTIONS
 from stoker.cli.options import parse
-from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.policy import POLICIES
 from stoker.simulate import arguments, command
 from stoker.simulate.compare import Comparison, heading, prepare
 from stoker.simulate.progress import ProgressLine

@@ -13,16 +13,18 @@ from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core import events as e
-from stoker.core.explain.forecast import Forecast, Kind, StartEndEstimate, TimeInterval
-from stoker.core.explain.forecast_input import (
+from stoker.core.explain.forecast import (
+    Forecast,
     ForecastInput,
+    Kind,
+    StartEndEstimate,
+    TimeInterval,
     command_key,
     forecast_input,
     name_key,
 )
 from stoker.core.model.dependency import Clause, Dependency
-from stoker.core.model.job import Job, PastAttempt, Progress
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState, PastAttempt, Progress
 from stoker.core.model.profile import EpochTime, JobProfile
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import Spec, Training
@@ -50,7 +52,7 @@ def waiting(id: int, name: str, **more: object) -> Job:
 
 
 def running(id: int, name: str, since: float, **more: object) -> Job:
-    from stoker.core.model.hardware import DeviceAllocation, Placement
+    from stoker.core.model.resources import DeviceAllocation, Placement
 
     held = Placement(NODE.name, (DeviceAllocation("gpu", "0", 1000),))
     return waiting(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.simulate.replay.replay import Replay
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.traces.cluster_size import node_facts

@@ -15,7 +15,7 @@ from stoker.core import events as e
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.placement.placer import find_placement
 from stoker.core.planner import cycle
-from stoker.core.policies.catalog import POLICIES, policy
+from stoker.core.policies.policy import POLICIES, policy
 from stoker.core.policies.ranking import starvation_bound
 from stoker.core.reservation.reservation import reserve
 from stoker.core.running.release_times import KILL_GRACE_SECONDS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.model.hardware import DeviceFacts
+from stoker.core.model.resources import DeviceFacts
 from stoker.simulate.traces import detect
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.formats import openb

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
-from stoker.core.model.job import Job, PastAttempt, Progress
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.job import Job, JobState, PastAttempt, Progress
+from stoker.core.model.resources import (
+    DeviceAllocation,
+    DeviceFacts,
+    GpuRequest,
+    NodeFacts,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.model.spec import Spec, Training
 from stoker.core.state.record import ClusterRecord
 from stoker.simulate.traces import detect, files

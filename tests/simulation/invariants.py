@@ -9,8 +9,8 @@ from typing import Any
 from simulation.simulated_daemon import SimulatedDaemon
 from simulation.simulated_executor import attempts_on
 from simulation.state_comparison import ReplayedState, state_as_dict
-from stoker.core.model.hardware import PlacementMode
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
+from stoker.core.model.resources import PlacementMode
 from stoker.core.model.sweep import Sweep, Trial, trial_status
 from stoker.core.state.node_updates import held_on
 from stoker.core.state.restore import restore

@@ -29,10 +29,8 @@ from stoker.core.events.instructions import (
 )
 from stoker.core.launch.launch import Launch, launch
 from stoker.core.measurement.foreign_use import Thresholds
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.job import AttemptId, Job, JobState
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Retry
 from stoker.core.state.timers import next_wakeup
 from stoker.daemon.context import RequestContext

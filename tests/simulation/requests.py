@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from simulation.simulated_daemon import Decide
 from stoker.core import events as e
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FINISHED, JobState
+from stoker.core.model.job import FINISHED, Job, JobState
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, trial_of

@@ -17,10 +17,8 @@ from simulation.state_comparison import ReplayedState, replayed, state_as_dict
 from simulation.training_model import TrainingModel
 from simulation.virtual_clock import VirtualClock
 from stoker.core.events import JobRetried
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.job import Job, JobState
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Retry, Training
 from stoker.core.state.node_updates import held_on
 from stoker.engine import CommandRejected

@@ -15,8 +15,8 @@ from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess
 from stoker.core.launch.launch import Launch, launch
 from stoker.core.measurement.foreign_use import Thresholds
-from stoker.core.model.hardware import NodeFacts, PlacementMode
 from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import NodeFacts, PlacementMode
 from stoker.core.state.timers import next_wakeup
 from stoker.daemon.context import RequestContext
 from stoker.daemon.control.dispatcher import InstructionDispatcher

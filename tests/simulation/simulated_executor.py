@@ -26,10 +26,8 @@ from stoker.core.events import (
     TrialMeasured,
 )
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import NodeFacts, PlacementMode
-from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import CPU, MEMORY
+from stoker.core.model.job import AttemptId, Job, JobState
+from stoker.core.model.resources import CPU, MEMORY, NodeFacts, PlacementMode
 from stoker.core.model.units import THOUSAND
 from stoker.executors.port import (
     AttemptRecords,

@@ -17,8 +17,7 @@ from stoker.core.alarms.samples import GpuSample, JobSample
 from stoker.core.alarms.tracker import AlarmTracker, whole_gpus
 from stoker.core.events import AlarmCleared, AlarmRaised, Event
 from stoker.core.model.alarm import AlarmLimits
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 
 HOUR, MINUTE, STEP = 3600.0, 60.0, 15.0
 DAY = 24 * HOUR

@@ -9,7 +9,7 @@ from simulation.crash_points import CrashPoint
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core.model.dependency import Clause, Dependency
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Retry
 from stoker.store.port import Store

@@ -11,9 +11,8 @@ from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model, SimulatedCluster
 from simulation.test_random_commands import SMALL, accepted
 from simulation.training_model import TrainingModel
-from stoker.core.model.hardware import DeviceFacts, NodeFacts, PlacementMode
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.job import JobState
+from stoker.core.model.resources import DeviceFacts, NodeFacts, PlacementMode, ResourceRequest
 from stoker.core.model.spec import Retry
 
 LAB = NodeFacts(

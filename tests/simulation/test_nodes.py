@@ -8,7 +8,7 @@ from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from stoker.core.events import AttemptAbandoned, NodeUnreachable, StartCancelled
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Retry
 

@@ -19,11 +19,11 @@ from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.training_model import TrainingModel
 from stoker.core.model.dependency import Clause, Dependency, DependencyStatus
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry
 from stoker.core.placement.infeasible import infeasibility_reason
-from stoker.core.policies.catalog import POLICIES
+from stoker.core.policies.policy import POLICIES
 from stoker.core.state.eligibility import dependency_status_of
 from stoker.schema.requests import Resource
 

@@ -11,7 +11,7 @@ from simulation.sim_fixture import SimFixture, gpus, machine
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL, TO_TRAIN, TRAINEES
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry
 from stoker.core.placement.infeasible import infeasibility_reason

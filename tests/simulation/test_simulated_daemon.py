@@ -4,7 +4,7 @@ from simulation import client as ask
 from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.spec import Retry
 
 

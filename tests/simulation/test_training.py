@@ -9,7 +9,7 @@ from simulation.simulated_executor import Faults
 from simulation.simulated_machine import Model
 from simulation.test_random_commands import SMALL
 from simulation.training_model import TrainingModel
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.spec import Retry
 
 

@@ -6,10 +6,8 @@ from collections import Counter
 
 from simulation.simulated_machine import Key
 from stoker.core import events as e
-from stoker.core.model.hardware import SHARED_SLOT
-from stoker.core.model.job import Job, Progress
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import GPU
+from stoker.core.model.job import Job, JobState, Progress
+from stoker.core.model.resources import GPU, SHARED_SLOT
 from stoker.core.model.sweep import ascending_value, worst_value
 from stoker.core.model.units import THOUSAND
 from stoker.core.state.state import State

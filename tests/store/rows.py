@@ -3,8 +3,7 @@
 from typing import Any
 
 from stoker.core import events as e
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.resources import GpuRequest, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
 from stoker.core.events import Event
-from stoker.core.explain.forecast_input import ExpectedNode
+from stoker.core.explain.forecast import ExpectedNode
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State

@@ -22,10 +22,9 @@ from stoker.core.events import (
     PolicyChosen,
     QueueDefined,
 )
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.policies.catalog import AUTO
+from stoker.core.model.job import Job, JobState
+from stoker.core.model.resources import NodeFacts
+from stoker.core.policies.policy import AUTO
 from stoker.core.state.state import State
 from stoker.daemon import identity_files, unknown_attempts
 from stoker.daemon.control.daemon import Daemon

@@ -9,9 +9,16 @@ from msgspec import DecodeError
 from msgspec.json import decode
 
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.resources import CPU, GPU, MEMORY, GpuRequest, ResourceRequest
+from stoker.core.model.resources import (
+    CPU,
+    GPU,
+    MEMORY,
+    DeviceAllocation,
+    GpuRequest,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND
 from stoker.core.state.state import State

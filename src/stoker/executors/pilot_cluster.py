@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.executors.pilot_shape import PilotShape
 from stoker.executors.port import (
     AttemptId,

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.model.hardware import POOL_PREFIX, DeviceFacts, NodeFacts
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import CPU, GPU, MEMORY, POOL_PREFIX, DeviceFacts, NodeFacts
 from stoker.core.model.units import (
     THOUSAND,
     BadValue,

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from stoker.core.events import Event
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import NodeFacts, PlacementMode
 from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.resources import NodeFacts, PlacementMode
 from stoker.core.model.spec import Spec
 
 __all__ = [

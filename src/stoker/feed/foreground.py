@@ -12,8 +12,7 @@ from stoker import places, wire
 from stoker.client.errors import StokerError
 from stoker.core.cluster.node import Node
 from stoker.core.events import Event, JobsSubmitted
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon.control.daemon import Daemon

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stoker.core.model.hardware import DeviceFacts
-from stoker.core.model.resources import CPU, MEMORY
+from stoker.core.model.resources import CPU, MEMORY, DeviceFacts
 from stoker.core.model.units import THOUSAND
 from stoker.probes.declared_resources import POOL
 from stoker.probes.gpu_reading import GpuFacts

@@ -9,9 +9,8 @@ from ipaddress import ip_address
 
 import msgspec
 
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import AttemptId
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
 from stoker.core.model.units import printable
 from stoker.probes.gpu_reading import GpuFacts, GpuProcess, GpuUse, Reading
 from stoker.probes.gpu_samples import OwnerOf, parse_token

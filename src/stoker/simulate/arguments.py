@@ -8,10 +8,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.units import BadValue, parse_duration
-from stoker.core.policies.catalog import NAMES
 from stoker.core.policies.parameters import read_parameters
+from stoker.core.policies.policy import NAMES
 from stoker.simulate.replay.assumptions import ReplayAssumptions
 from stoker.simulate.traces.cluster_size import parse_cluster
 from stoker.simulate.traces.columns import TIME_UNITS

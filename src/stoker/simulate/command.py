@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from stoker import wire
 from stoker.core.model.units import BadValue
-from stoker.core.policies.catalog import ABOUT_AUTO, AUTO, POLICIES, policy
 from stoker.core.policies.parameters import RANGES
+from stoker.core.policies.policy import ABOUT_AUTO, AUTO, POLICIES, policy
 from stoker.places import describe_os_error
 from stoker.simulate.arguments import Options, SimulateArgs, read_simulate_args
 from stoker.simulate.compare import Comparison, compare, without_page_data, workloads

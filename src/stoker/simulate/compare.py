@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, NodeFacts
 from stoker.core.model.units import approximate_duration
 from stoker.simulate.arguments import SimulateArgs
 from stoker.simulate.progress import ProgressLine

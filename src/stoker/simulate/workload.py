@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 
 
 class Speed(Protocol):

@@ -13,8 +13,8 @@ from typing import Any
 
 from stoker.core.events import JobsSubmitted, JobsUnloaded, SpecRecorded, SweepDefined
 from stoker.core.handlers import apply
-from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.job import Job
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, trial_status
 from stoker.core.state.record import ClusterRecord

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker.core.events import Event
-from stoker.core.model.lifecycle import FINISHED, JobState
+from stoker.core.model.job import FINISHED, JobState
 from stoker.store import codec
 from stoker.store.port import JobQuery, StoredJob
 

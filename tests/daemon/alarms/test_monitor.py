@@ -11,7 +11,7 @@ from core.scenario import Scenario, gpus
 from stoker.core import events as e
 from stoker.core.alarms.samples import JobSample
 from stoker.core.model.alarm import AlarmLimits
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import DeviceFacts, NodeFacts
 from stoker.daemon.alarms import monitor as module
 from stoker.daemon.alarms.monitor import AlarmMonitor
 from stoker.engine import Instant

@@ -8,8 +8,13 @@ from msgspec.structs import replace
 
 from core.scenario import Afar, gpus
 from stoker.core import events as e
-from stoker.core.explain.forecast import CLUSTER_DECIDES, CLUSTER_SCHEDULE, JobForecast, Kind
-from stoker.core.explain.forecast_input import forecast_input
+from stoker.core.explain.forecast import (
+    CLUSTER_DECIDES,
+    CLUSTER_SCHEDULE,
+    JobForecast,
+    Kind,
+    forecast_input,
+)
 from stoker.core.explain.why import explain_job, reason
 from stoker.core.model.spec import Training
 from stoker.daemon.clusters.pilot_scaler import PilotScaler, clusters_with_pilots

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from daemon.handler_fixture import HandlerFixture
-from stoker.core.state.changes import ChangeSet
+from stoker.core.state.record import ChangeSet
 from stoker.daemon.control import change_collector
 from stoker.daemon.control.change_collector import ChangeCollector, Update
 from stoker.daemon.control.publisher import Publisher

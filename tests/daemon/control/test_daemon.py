@@ -10,7 +10,7 @@ import pytest
 from daemon.fake_node import build_loop
 from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import DeviceFacts, NodeFacts
 from stoker.core.state.state import State
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.job_source import JobSource

@@ -7,8 +7,8 @@ import pytest
 
 from core.scenario import Scenario
 from stoker.core.events import instructions as i
-from stoker.core.model.hardware import Placement
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
+from stoker.core.model.resources import Placement
 from stoker.daemon.control.dispatcher import InstructionDispatcher
 from stoker.daemon.runtime.clock import system_clock
 from stoker.faults import FaultTracker

@@ -10,8 +10,8 @@ import pytest
 from memory_store import MemoryStore
 from stoker.core.events import ProcessExited
 from stoker.core.events.instructions import StartProcess
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import Placement
 from stoker.daemon import daemon_log
 from stoker.daemon.bootstrap import build_daemon
 from stoker.daemon.control import journal_sync

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from stoker.core import events as e
-from stoker.core.state.changes import ChangeSet
+from stoker.core.state.record import ChangeSet
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.runtime.clock import system_clock
 from stoker.faults import FaultTracker

@@ -16,8 +16,13 @@ from core.scenario import Scenario, gpus
 from e2e.daemon_fixture import until
 from stoker.core import events as e
 from stoker.core.measurement.foreign_use import Thresholds
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts, NodeFacts, Placement
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import (
+    DeviceAllocation,
+    DeviceFacts,
+    NodeFacts,
+    Placement,
+    ResourceRequest,
+)
 from stoker.daemon.gpus import probe_client
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector, ForeignUsageThresholds
 from stoker.daemon.gpus.history import GpuHistory

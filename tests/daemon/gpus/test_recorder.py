@@ -6,8 +6,7 @@ import pytest
 
 from core.scenario import Scenario, gpus
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.daemon.gpus import recorder as module
 from stoker.daemon.gpus.history import GpuHistory
 from stoker.daemon.gpus.recorder import GpuRecorder

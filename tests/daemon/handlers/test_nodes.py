@@ -10,7 +10,7 @@ import pytest
 from core.scenario import node
 from daemon.handler_fixture import HandlerFixture
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceFacts
+from stoker.core.model.resources import DeviceFacts
 from stoker.daemon.handlers import nodes
 from stoker.daemon.nodes.configured import configured_names
 from stoker.schema.requests import AddNode, RemoveNode

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from daemon.handler_fixture import HandlerFixture
-from stoker.core.policies.catalog import AUTO, DEFAULT_POLICY, PLANNER, POLICIES
+from stoker.core.policies.policy import AUTO, DEFAULT_POLICY, PLANNER, POLICIES
 from stoker.daemon.handlers.policies import choose, show, summary
 from stoker.schema.requests import Policy
 

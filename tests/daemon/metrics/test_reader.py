@@ -9,9 +9,8 @@ import pytest
 from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
 from stoker.core.events import NodeAdded
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import AttemptId, Job, JobState
+from stoker.core.model.resources import Placement
 from stoker.daemon.metrics import reader
 from stoker.daemon.reports.format import Point
 from stoker.daemon.runtime.reactor import EpollReactor

@@ -8,8 +8,8 @@ import pytest
 
 from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import Placement
 from stoker.daemon.nodes.gang import (
     DELEGATED_BARRIER_SECONDS,
     MAX_RETRY_SECONDS,

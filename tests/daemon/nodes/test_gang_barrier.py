@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.events.instructions import StartProcess
-from stoker.core.model.hardware import Placement
+from stoker.core.model.resources import Placement
 from stoker.daemon.nodes.gang_barrier import GangBarrier, PartState
 
 WAITING, READY = PartState.WAITING, PartState.READY

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from daemon.fake_node import FACTS, NAME, NodeScenario
 from stoker.core import events as e
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.executors.agent import reconciliation
 from stoker.executors.agent.result_collector import PIECE
 from stoker.executors.agent.session import reconnecting as connections

@@ -12,7 +12,7 @@ from daemon.fake_node import NAME, build_loop, first_events, submission
 from memory_store import MemoryStore
 from specs import spec_of
 from stoker.core import events as e
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.resources import ResourceRequest
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.control.journal_sync import AfterSync

@@ -15,8 +15,8 @@ from daemon.monitor_fixture import MonitorFixture
 from executors.recording_sink import RecordingSink
 from stoker.core.events import NodeAdded
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import Placement
 from stoker.core.model.spec import Container, FileTransfer
 from stoker.daemon.http import credentials
 from stoker.daemon.http.auth import TCP_AUTH, AuthenticatedProtocol, TcpAuth

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from daemon.monitor_fixture import STARTED, MonitorFixture
 from stoker.core import events as e
 from stoker.core.events import NodeAdded
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import AttemptId, Job, Progress, StopRequest
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import AttemptId, Job, JobState, Progress, StopRequest
+from stoker.core.model.resources import Placement
 from stoker.core.model.spec import Spec
 from stoker.core.state.record import Unreachable
 from stoker.daemon.reports import format as reports

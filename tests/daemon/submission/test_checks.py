@@ -9,8 +9,7 @@ import pytest
 
 from core.scenario import Scenario
 from stoker.core.events import NodeJoined
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import GpuRequest, ResourceRequest
+from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Container, Spec
 from stoker.core.model.units import BadValue
 from stoker.daemon.submission.checks import check_program, whole_gpus_if_sizes_unknown

@@ -8,7 +8,7 @@ import pytest
 
 from daemon.handler_fixture import HandlerFixture, assert_rejection
 from stoker.core import events as e
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.model.resources import DeviceFacts, NodeFacts
 from stoker.daemon.handlers import job_actions, queries
 from stoker.daemon.submission.submit import submit_jobs
 from stoker.engine import CommandRejected

@@ -15,8 +15,14 @@ from core.scenario import Scenario
 from daemon.handler_fixture import as_json
 from memory_store import MemoryStore
 from stoker.core import events as e
-from stoker.core.explain.forecast import Forecast, JobForecast, Kind, Samples
-from stoker.core.explain.forecast_input import command_key, forecast_input
+from stoker.core.explain.forecast import (
+    Forecast,
+    JobForecast,
+    Kind,
+    Samples,
+    command_key,
+    forecast_input,
+)
 from stoker.core.model.sweep import TrialBoard, trial_of
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from daemon.monitor_fixture import MonitorFixture
 from stoker.core import events as e
 from stoker.core.events import NodeAdded
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.resources import Placement
 from stoker.core.model.spec import MetricsSource
 from stoker.daemon.reports.format import Point, metric_points, parse_lines
 from stoker.daemon.runtime.reactor import EpollReactor

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from e2e.daemon_fixture import until
-from stoker.core.launch.log_paths import transfer_of
+from stoker.core.launch.launch import transfer_of
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import FileTransfer, Spec

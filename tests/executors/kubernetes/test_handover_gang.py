@@ -13,8 +13,8 @@ from executors.process_bench import Records
 from executors.recording_sink import RecordingSink
 from stoker.core import events as e
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.core.model.spec import Container, FileTransfer, Training
 from stoker.executors.agent.executor import AgentEnvironment
 from stoker.executors.kubernetes.api.client import Reply

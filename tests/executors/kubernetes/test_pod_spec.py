@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.core.model.job import AttemptId
+from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.core.model.spec import Container, FileTransfer, Mount
 from stoker.executors.kubernetes.handover.pod_spec import (
     FINALIZER,

@@ -25,8 +25,7 @@ from stoker.core.events import (
     StartCancelled,
     StartFailed,
 )
-from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import AttemptId, Job, JobState
 from stoker.executors.launch import container
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux import process_tree as tree

@@ -11,7 +11,7 @@ import pytest
 from executors.recording_sink import RecordingSink
 from stoker.core.events import Event, ForeignUseChanged, StartCancelled, StartFailed
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import DeviceAllocation, Placement
+from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local import supervisor_pool

@@ -16,17 +16,16 @@ from core.scenario import Scenario, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
 from stoker.core.model.alarm import Alarm  # noqa: E402
 from stoker.core.model.dependency import Clause, Dependency  # noqa: E402
-from stoker.core.model.hardware import (  # noqa: E402
+from stoker.core.model.job import JobState, Score  # noqa: E402
+from stoker.core.model.profile import EpochTime  # noqa: E402
+from stoker.core.model.resources import (  # noqa: E402
     DeviceAllocation,
     DeviceFacts,
     NodeFacts,
     Placement,
     PlacementMode,
+    ResourceRequest,
 )
-from stoker.core.model.job import Score  # noqa: E402
-from stoker.core.model.lifecycle import JobState  # noqa: E402
-from stoker.core.model.profile import EpochTime  # noqa: E402
-from stoker.core.model.resources import ResourceRequest  # noqa: E402
 from stoker.core.model.spec import (  # noqa: E402
     Container,
     EarlySignal,

@@ -17,8 +17,7 @@ from stoker.core.alarms.samples import (
 )
 from stoker.core.events import AlarmCleared, AlarmRaised, Event
 from stoker.core.model.alarm import OVER_REQUESTED, Alarm, AlarmLimits, with_limits
-from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import AttemptId, Job, JobState
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import THOUSAND, approximate_duration
 from stoker.core.state.state import State

@@ -8,8 +8,7 @@ from stoker.core.cluster.change_log import ChangeLog
 from stoker.core.cluster.fragmentation import DemandHistogram, FreeResources
 from stoker.core.cluster.free_index import FreeCapacityIndex, free_resources
 from stoker.core.cluster.node import Device, Node
-from stoker.core.model.hardware import DeviceFacts, NodeFacts, Placement, PlacementMode
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts, Placement, PlacementMode
 
 REMOVED = "it was removed"
 

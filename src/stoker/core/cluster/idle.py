@@ -7,7 +7,7 @@ from collections.abc import Callable
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import ResourceRequest
-from stoker.core.structures.amounts import CapacityTest
+from stoker.core.structures import CapacityTest
 
 
 class IdleCluster(Overlay):

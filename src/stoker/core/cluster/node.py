@@ -8,8 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core.cluster.fragmentation import max_request_amount
-from stoker.core.model.hardware import DeviceAllocation, DeviceFacts
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, DeviceAllocation, DeviceFacts
 from stoker.core.model.units import THOUSAND
 
 ALL_DEVICES = "all"

@@ -7,7 +7,7 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import FreeResources
 from stoker.core.cluster.free_index import FreeCapacityIndex, free_resources
 from stoker.core.cluster.node import Node
-from stoker.core.model.hardware import Placement
+from stoker.core.model.resources import Placement
 
 
 class Overlay(Cluster):

@@ -30,16 +30,14 @@ from stoker.core.elastic.allocation import (
 )
 from stoker.core.events import PreemptionRequested
 from stoker.core.measurement import estimator
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.units import THOUSAND, approximate_duration
 from stoker.core.placement.placer import find_placement
 from stoker.core.placement.request_shape import names_hardware
 from stoker.core.policies.ranking import OVERDUE_RANK
 from stoker.core.queue.scan import jobs_in_order
-from stoker.core.state.planner_memory import REBALANCE_SECONDS
-from stoker.core.state.state import State
+from stoker.core.state.state import REBALANCE_SECONDS, State
 
 MAX_PENDING_CONSIDERED = 256
 """Pending jobs per plan, highest rank first: more could hardly start at once."""

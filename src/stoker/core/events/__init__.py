@@ -7,9 +7,9 @@ from typing import Any, Union
 from msgspec import Struct, field
 
 from stoker.core.model.alarm import Alarm
-from stoker.core.model.hardware import NodeFacts, Placement
 from stoker.core.model.job import Job
 from stoker.core.model.profile import EpochTime
+from stoker.core.model.resources import NodeFacts, Placement
 from stoker.core.model.spec import JobCommand, Spec
 from stoker.core.model.sweep import Sweep, Trial
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stoker.core.model.hardware import Placement
+from stoker.core.model.resources import Placement
 
 
 class Instruction(Struct, frozen=True):

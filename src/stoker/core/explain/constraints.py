@@ -8,9 +8,16 @@ from msgspec import Struct
 
 from stoker.core.cluster.node import Device, Node
 from stoker.core.measurement.foreign_use import in_words
-from stoker.core.model.hardware import SHARED_SLOT, Placement
 from stoker.core.model.job import Job
-from stoker.core.model.resources import GPU, MEMORY, GpuRequest, ResourceRequest, describe
+from stoker.core.model.resources import (
+    GPU,
+    MEMORY,
+    SHARED_SLOT,
+    GpuRequest,
+    Placement,
+    ResourceRequest,
+    describe,
+)
 from stoker.core.model.units import THOUSAND, approximate_duration, format_amount, format_duration
 from stoker.core.placement.compatibility import allowed_devices, for_node, is_compatible
 from stoker.core.placement.fit import fit

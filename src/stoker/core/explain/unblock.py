@@ -12,10 +12,9 @@ from typing import TypeVar
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.explain import position
 from stoker.core.explain.forecast import Kind, TimeInterval
-from stoker.core.explain.ranking_text import overdue_in
+from stoker.core.explain.position import overdue_in
 from stoker.core.measurement.foreign_use import UNAVAILABLE
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.units import approximate_duration
 from stoker.core.placement.compatibility import for_node, is_compatible

@@ -12,7 +12,7 @@ from stoker.core.explain.constraints import (
     limit_text,
     node_constraints,
 )
-from stoker.core.explain.forecast_input import MAX_PENDING_JOBS
+from stoker.core.explain.forecast import MAX_PENDING_JOBS
 from stoker.core.explain.position import (
     MAX_CONSIDERED,
     MAX_LISTED,
@@ -27,8 +27,7 @@ from stoker.core.explain.position import (
 from stoker.core.explain.unblock import EndEstimate, unblocks
 from stoker.core.measurement.estimator import estimate, hardware
 from stoker.core.model.dependency import DependencyStatus
-from stoker.core.model.job import Job, StopRequest
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState, StopRequest
 from stoker.core.model.resources import GPU, ResourceRequest, describe
 from stoker.core.model.units import approximate_duration, format_duration
 from stoker.core.placement.infeasible import infeasibility_reason, max_parts

@@ -10,7 +10,6 @@ from stoker.core import events as e
 from stoker.core.events.instructions import Instructions
 from stoker.core.handlers import (
     accounting,
-    alarms,
     attempts,
     jobs,
     learning,
@@ -58,9 +57,7 @@ def _handlers(*modules: ModuleType) -> dict[Any, Callable[..., Instructions | No
     return handlers
 
 
-HANDLERS = _handlers(
-    accounting, alarms, attempts, jobs, learning, nodes, sweeps, training, user_actions
-)
+HANDLERS = _handlers(accounting, attempts, jobs, learning, nodes, sweeps, training, user_actions)
 """The handler of each event: `(state, event)`, and for the event of a job `(state, job, event)`."""
 _CHANGE_ALL_TIMERS = (
     e.DaemonStarted, e.NodeJoined, e.NodeReached, e.NodeRemoved, e.NodeUnreachable

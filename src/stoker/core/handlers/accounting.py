@@ -1,4 +1,4 @@
-"""GPU time of attempts: what they held, what was measured of it, and what was wasted."""
+"""GPU time of attempts (held, measured and wasted), and alarms about them and about GPUs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.handlers.outcome import AttemptOutcome
 from stoker.core.measurement.estimator import allocated_gpus
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FAILED_STATES
+from stoker.core.model.alarm import OVER_REQUESTED
+from stoker.core.model.job import FAILED_STATES, NO_USAGE, GpuUsage, Job
+from stoker.core.model.resources import Placement
 from stoker.core.model.units import THOUSAND
-from stoker.core.model.usage import NO_USAGE, GpuUsage
 from stoker.core.state.state import State
 
 
@@ -59,3 +58,30 @@ def attempt_usage(
         and not (outcome.preempted or outcome.requeued or job.progress.has_finished_epoch)
     )
     return replace(usage, wasted=usage.held) if is_failure else usage
+
+
+def on_alarm_raised(state: State, event: e.AlarmRaised) -> None:
+    """Note an alarm; advice stays with its job."""
+    alarm = event.alarm
+    job = state.jobs.get(alarm.job) if alarm.job is not None else None
+    if alarm.job is not None and (job is None or job.attempt != alarm.attempt or not job.holding):
+        return
+    if job is not None and alarm.kind == OVER_REQUESTED:
+        job.advice = alarm.text
+        state.changes.job(job.id)
+        return
+    state.record.alarms[alarm.key] = alarm
+
+
+def on_alarm_cleared(state: State, event: e.AlarmCleared) -> None:
+    """Note that an alarm is not true any more."""
+    state.record.alarms.pop(event.alarm.key, None)
+
+
+def clear_job_alarms(state: State, job: Job) -> None:
+    """Remove the alarms of an attempt that ends."""
+    ended = [key for key, alarm in state.record.alarms.items() if alarm.job == job.id]
+    for key in ended:
+        del state.record.alarms[key]
+    if ended:
+        state.changes.record()

@@ -8,13 +8,19 @@ from stoker.core import events as e
 from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers import outcome as outcomes
-from stoker.core.handlers.accounting import attempt_usage
-from stoker.core.handlers.alarms import clear_job_alarms
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import NO_PROGRESS, Job, PartEnd, PastAttempt
-from stoker.core.model.lifecycle import JobState, check_transition
+from stoker.core.handlers.accounting import attempt_usage, clear_job_alarms
+from stoker.core.model.job import (
+    NO_PROGRESS,
+    NO_USAGE,
+    GpuUsage,
+    Job,
+    JobState,
+    PartEnd,
+    PastAttempt,
+    check_transition,
+)
+from stoker.core.model.resources import Placement
 from stoker.core.model.sweep import trial_status
-from stoker.core.model.usage import NO_USAGE, GpuUsage
 from stoker.core.state import eligibility, reranking
 from stoker.core.state import sweep_boards as boards
 from stoker.core.state.node_updates import update_delegated_capacity

@@ -9,8 +9,7 @@ from stoker.core.handlers.outcome import AttemptOutcome
 from stoker.core.measurement import estimator
 from stoker.core.measurement.estimator import training_stage
 from stoker.core.measurement.gpu_memory import after_oom, gpus_of
-from stoker.core.model.job import Job, Progress
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState, Progress
 from stoker.core.model.profile import EMPTY_PROFILE, JobProfile
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec

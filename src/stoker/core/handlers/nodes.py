@@ -8,9 +8,8 @@ from stoker.core import events as e
 from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import end_part
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.job import Job, PartEnd
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
 from stoker.core.state import reranking
 from stoker.core.state.node_updates import apply_node_marks, held_on, rejoin, rejoin_first_node
 from stoker.core.state.record import NOT_REACHED_YET, Unreachable

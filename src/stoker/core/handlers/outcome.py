@@ -7,8 +7,7 @@ import signal as signals
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.model.job import SKIPPED_EXIT_CODE, Job, PartEnd
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import SKIPPED_EXIT_CODE, Job, JobState, PartEnd
 from stoker.core.model.spec import Retry, Spec
 
 REQUEUE_EXIT_CODE = 75

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.events import instructions as do
 from stoker.core.handlers.attempts import terminate
-from stoker.core.model.job import Job, Score
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState, Score
 from stoker.core.model.sweep import (
     FAILED,
     Sweep,

@@ -9,8 +9,7 @@ from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import terminate
 from stoker.core.measurement.gpu_memory import adjusted_placement, reserved_memory
-from stoker.core.model.job import Job, StopRequest
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState, StopRequest
 from stoker.core.state import reranking
 from stoker.core.state.state import State
 

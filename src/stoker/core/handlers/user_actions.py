@@ -5,8 +5,7 @@ from __future__ import annotations
 from stoker.core import events as e
 from stoker.core.events import instructions as do
 from stoker.core.handlers.attempts import finish, terminate, transition
-from stoker.core.model.job import NO_PROGRESS, NOT_NEEDED_CAUSE, Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import NO_PROGRESS, NOT_NEEDED_CAUSE, Job, JobState
 from stoker.core.state import eligibility
 from stoker.core.state import sweep_boards as boards
 from stoker.core.state.reranking import rerank_victim

@@ -40,18 +40,15 @@ from stoker.core.heterogeneous.entry import AssignmentEntry, exclusive_on, only_
 from stoker.core.heterogeneous.prices import equilibrium_prices
 from stoker.core.heterogeneous.throughput import ThroughputModel
 from stoker.core.measurement.estimator import NO_GPU, hardware
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job, StopRequest
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.job import Job, JobState, StopRequest
+from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode, DurationSource, Policy
 from stoker.core.policies.ranking import hysteresis_of, rank
 from stoker.core.queue.job_class import JobClass
 from stoker.core.queue.scan import jobs_in_order
-from stoker.core.state.planner_memory import REBALANCE_SECONDS
-from stoker.core.state.state import State
-from stoker.core.structures.amounts import SortKey
+from stoker.core.state.state import REBALANCE_SECONDS, State
+from stoker.core.structures import SortKey
 
 MAX_ASSIGNED = 512
 """Running jobs and nodes, at most, for an assignment, which places every running job again."""

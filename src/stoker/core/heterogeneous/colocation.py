@@ -13,10 +13,9 @@ from math import inf
 from msgspec.structs import replace
 
 from stoker.core.measurement.estimator import colocation_key, hardware, profile_key
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
 from stoker.core.model.profile import EMPTY_PROFILE
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.state.state import State
 
 MIN_COLOCATION_GAIN = 0.2

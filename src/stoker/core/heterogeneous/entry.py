@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from stoker.core.heterogeneous.colocation import devices_of
 from stoker.core.heterogeneous.throughput import ExpectedRuntime
 from stoker.core.measurement.estimator import NO_GPU
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import Placement, ResourceRequest
 from stoker.core.queue.job_class import JobClass
-from stoker.core.structures.amounts import SortKey
+from stoker.core.structures import SortKey
 
 
 class AssignmentEntry(Struct, kw_only=True, eq=False):

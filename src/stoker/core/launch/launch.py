@@ -1,17 +1,20 @@
-"""Launch: argv, environment and files of one attempt, from its job and placement."""
+"""Launch: argv, environment and files of one attempt, from its job and placement.
+
+Paths may have Slurm's patterns.
+"""
 
 from __future__ import annotations
+
+import re
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.cluster.node import Device, Node
 from stoker.core.launch import training_env
-from stoker.core.launch.log_paths import log_paths, transfer_of
 from stoker.core.launch.slurm_env import NO_HOST, SubmitHost, slurm_variables
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import CPU, GPU, MEMORY, Placement
 from stoker.core.model.spec import Container, EarlySignal, FileTransfer, Spec
 from stoker.core.model.units import format_amount
 
@@ -19,6 +22,8 @@ PLACEHOLDER_MARK = "\0"
 """Replaces an escaped placeholder: commands and environments have no zero bytes."""
 QUEUE_DEVICE_PREFIX = "queue-"
 """Prefix of a queue's own devices of a type that is otherwise a pool (cpu, mem)."""
+MAX_PADDING = 10
+"""Digits of a number in a path pattern, as in Slurm."""
 
 
 class Launch(Struct, frozen=True):
@@ -222,3 +227,50 @@ def _argv(
     if isinstance(command, str):
         return (spec.shell, "-c", fill_placeholders(command, placeholders))
     return tuple(fill_placeholders(word, placeholders) for word in command or ())
+
+
+def log_paths(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tuple[str, str | None]:
+    """Return the files of stdout and stderr: by default one per attempt and part."""
+    suffix = f".{job.attempt}" if job.attempt else ""
+    out = f"{logs}/{job.id}{suffix}.out{f'.{rank}' if rank else ''}"
+    if spec.output:
+        out = fill_path(spec.output, job, spec, node, rank)
+    return out, fill_path(spec.error, job, spec, node, rank) if spec.error else None
+
+
+def transfer_of(job: Job, spec: Spec, node: str, rank: int = 0) -> FileTransfer:
+    """Return the file transfer of an attempt, with its result directory filled in."""
+    transfer = spec.transfer
+    if transfer.into is None or "%" not in transfer.into:
+        return transfer
+    return replace(transfer, into=_fill_pattern(transfer.into, job, spec, node, rank))
+
+
+def fill_path(pattern: str, job: Job, spec: Spec, node: str, rank: int = 0) -> str:
+    """Return a path with Slurm's %j, %A and so on filled in, below the job's directory."""
+    if rank and "%t" not in pattern and "%N" not in pattern:
+        pattern += f".{rank}"  # parts never share a file
+    filled = _fill_pattern(pattern, job, spec, node, rank)
+    return filled if filled.startswith("/") else f"{spec.directory}/{filled}"
+
+
+def _fill_pattern(pattern: str, job: Job, spec: Spec, node: str, rank: int) -> str:
+    """Fill in %j %J %A %a %x %u %N %n %t %%; `%4a` pads a number with zeros."""
+    values = {
+        "j": str(job.id),
+        "J": str(job.id),
+        "A": str(job.array or job.id),
+        "a": str(job.index if job.index is not None else 0),
+        "x": job.name.replace("/", "_"),
+        "u": spec.user,
+        "N": node,
+        "n": str(rank),
+        "t": str(rank),
+        "%": "%",
+    }
+
+    def fill(match: re.Match[str]) -> str:
+        value = values.get(match[2], match[0])
+        return value.zfill(min(int(match[1] or 0), MAX_PADDING)) if value.isdecimal() else value
+
+    return re.sub("%([0-9]{0,3})(.)", fill, pattern, flags=re.DOTALL)

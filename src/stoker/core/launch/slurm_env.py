@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
-from stoker.core.model.resources import CPU, GPU
+from stoker.core.model.resources import CPU, GPU, Placement
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND, format_amount
 

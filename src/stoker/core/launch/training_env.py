@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from stoker.core.measurement.gpu_memory import reserved_memory
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
+from stoker.core.model.resources import Placement
 from stoker.core.model.spec import Spec
 
 BACKEND_VARIABLE = "PL_TORCH_DISTRIBUTED_BACKEND"

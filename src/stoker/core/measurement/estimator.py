@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Device
-from stoker.core.model.hardware import DeviceAllocation, Placement
 from stoker.core.model.job import Job
 from stoker.core.model.profile import EMPTY_PROFILE, EpochTime, JobProfile, JobProfiles
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, DeviceAllocation, Placement
 from stoker.core.model.spec import Spec
 
 EWMA_WEIGHT = 0.4

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Device
 from stoker.core.measurement.estimator import MEMORY_MARGIN, allocated_gpus, with_margin
-from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation, Placement
 from stoker.core.model.job import Job, Progress
 from stoker.core.model.profile import JobProfile
-from stoker.core.model.resources import GPU, GpuRequest
+from stoker.core.model.resources import GPU, SHARED_SLOT, DeviceAllocation, GpuRequest, Placement
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stoker.core.model.job import Job, Score
-from stoker.core.model.lifecycle import HOLDING, JobState
+from stoker.core.model.job import HOLDING, Job, JobState, Score
 
 WAITING, RUNNING, DONE, STOPPED, FAILED, CANCELLED = (
     "waiting", "running", "done", "stopped", "failed", "cancelled",

@@ -14,7 +14,7 @@ from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
 from stoker.core.placement.fit import delegated_gang, fit
 from stoker.core.placement.node_lookup import count_indexed, demand_of, scanned_nodes
 from stoker.core.placement.request_shape import is_amount_only, non_gpu_amounts
-from stoker.core.structures.amounts import Amounts, CapacityTest, fits_within
+from stoker.core.structures import Amounts, CapacityTest, fits_within
 
 
 def available_on(node: Node, type: str) -> dict[str, int]:

@@ -8,8 +8,14 @@ from operator import itemgetter
 from msgspec.structs import replace
 
 from stoker.core.cluster.node import Device, Node
-from stoker.core.model.hardware import SHARED_SLOT, DeviceAllocation, Placement
-from stoker.core.model.resources import GPU, GpuRequest, ResourceRequest
+from stoker.core.model.resources import (
+    GPU,
+    SHARED_SLOT,
+    DeviceAllocation,
+    GpuRequest,
+    Placement,
+    ResourceRequest,
+)
 from stoker.core.model.units import THOUSAND
 from stoker.core.placement.compatibility import allowed_devices, for_node, usable_gpus
 from stoker.core.placement.infeasible import infeasibility_reason

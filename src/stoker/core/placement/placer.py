@@ -19,8 +19,7 @@ from stoker.core.cluster.fragmentation import (
 )
 from stoker.core.cluster.free_index import RankedNode
 from stoker.core.cluster.node import Node
-from stoker.core.model.hardware import Placement
-from stoker.core.model.resources import CPU, GPU, MEMORY, ResourceRequest
+from stoker.core.model.resources import CPU, GPU, MEMORY, Placement, ResourceRequest
 from stoker.core.placement.fit import delegated_gang, fit
 from stoker.core.placement.node_lookup import demand_of, scanned_nodes
 from stoker.core.placement.request_shape import is_amount_only

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stoker.core.model.hardware import DeviceFacts
-from stoker.core.model.resources import CPU, MEMORY, GpuRequest, ResourceRequest
+from stoker.core.model.resources import CPU, MEMORY, DeviceFacts, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND
 
 GPU_BUCKET = THOUSAND // 4

@@ -20,8 +20,7 @@ from itertools import accumulate
 from math import ceil
 
 from stoker.core.events import Event, JobCancelled, SweepChanged, TrialStopped
-from stoker.core.model.job import Job, Score
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState, Score
 from stoker.core.model.sweep import (
     EarlyStoppingRule,
     Sweep,

@@ -13,7 +13,7 @@ from stoker.core.planner.types import Candidate
 from stoker.core.preemption.admission import Admission
 from stoker.core.queue.job_class import ShapeGroup
 from stoker.core.queue.scan import SizeTest, fitting_heads
-from stoker.core.structures.amounts import BEFORE_ALL, CapacityTest, SortKey
+from stoker.core.structures import BEFORE_ALL, CapacityTest, SortKey
 
 
 class StartStage:

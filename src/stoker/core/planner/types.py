@@ -7,7 +7,7 @@ from typing import NamedTuple
 from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
-from stoker.core.structures.amounts import SortKey
+from stoker.core.structures import SortKey
 
 Decision = AttemptPlanned | PreemptionRequested | PreemptionCancelled
 """A decision is the event that carries it out."""

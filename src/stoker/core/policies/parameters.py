@@ -7,8 +7,7 @@ from difflib import get_close_matches
 from math import isfinite
 
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_duration
-from stoker.core.policies.catalog import NAMES, policy
-from stoker.core.policies.policy import DAY, DurationSource, Policy, QueueOrder
+from stoker.core.policies.policy import DAY, NAMES, DurationSource, Policy, QueueOrder, policy
 
 DURATION_PARAMETERS = ("floor", "quantum", "patience")
 """Parameters given as durations."""

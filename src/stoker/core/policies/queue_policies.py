@@ -6,8 +6,7 @@ from collections.abc import Collection, Container, Mapping
 from math import inf, log2
 
 from stoker.core.events import QueueDefined
-from stoker.core.policies.catalog import AUTO, DEFAULT_POLICY, NAMES, policy
-from stoker.core.policies.policy import BackfillMode, Policy
+from stoker.core.policies.policy import AUTO, DEFAULT_POLICY, NAMES, BackfillMode, Policy, policy
 
 
 class QueuePolicies:

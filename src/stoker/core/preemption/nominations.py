@@ -15,13 +15,12 @@ from typing import NamedTuple
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import sizes as elastic
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import Placement, ResourceRequest
 from stoker.core.placement.placer import find_placement, find_placement_on
 from stoker.core.running.victims import is_stopping
 from stoker.core.state.state import State
-from stoker.core.structures.amounts import SortKey
+from stoker.core.structures import SortKey
 
 
 class Nomination(NamedTuple):

@@ -8,8 +8,7 @@ from math import inf
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.elastic import rebalance as rounds
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
@@ -25,7 +24,7 @@ from stoker.core.running.victims import can_preempt
 from stoker.core.state.eligibility import may_preempt
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import first_victim, update_victim
-from stoker.core.structures.amounts import AFTER_ALL, SortKey
+from stoker.core.structures import AFTER_ALL, SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16
 """Pending jobs that are tried as preemptors in one pass over the queue: bounds its time."""

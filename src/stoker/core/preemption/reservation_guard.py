@@ -15,8 +15,7 @@ from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
-from stoker.core.policies.catalog import POLICIES
-from stoker.core.policies.policy import BackfillMode
+from stoker.core.policies.policy import POLICIES, BackfillMode
 from stoker.core.preemption.admission import Admission
 from stoker.core.queue.job_class import JobClass
 from stoker.core.queue.scan import SizeTest, jobs_in_order
@@ -26,7 +25,7 @@ from stoker.core.reservation.reservation import Releases
 from stoker.core.running.release_times import Release
 from stoker.core.running.victims import is_stopping
 from stoker.core.state.state import State
-from stoker.core.structures.amounts import SortKey
+from stoker.core.structures import SortKey
 
 
 class ReservationGuard:

@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.elastic import sizes as elastic
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.placement.capacity import count_feasible_nodes
 from stoker.core.placement.fit import fit
 from stoker.core.placement.placer import find_placement

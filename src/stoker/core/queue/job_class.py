@@ -7,7 +7,7 @@ from typing import NamedTuple
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.request_shape import gpu_bucket_of, is_amount_only
 from stoker.core.policies.ranking import OVERDUE_RANK
-from stoker.core.structures.amounts import BEFORE_ALL, Amounts, SortKey
+from stoker.core.structures import BEFORE_ALL, Amounts, SortKey
 
 
 class ClassKey(NamedTuple):

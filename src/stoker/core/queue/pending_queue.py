@@ -24,8 +24,7 @@ from stoker.core.queue.job_class import (
     ShapeGroup,
     is_groupable,
 )
-from stoker.core.structures.amounts import Amounts, SortKey
-from stoker.core.structures.sorted_list import remove_sorted
+from stoker.core.structures import Amounts, SortKey, remove_sorted
 
 
 class PendingQueue:

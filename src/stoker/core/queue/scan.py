@@ -9,7 +9,7 @@ from itertools import islice
 
 from stoker.core.queue.job_class import JobClass, RequestSize, ShapeGroup
 from stoker.core.queue.pending_queue import PendingQueue
-from stoker.core.structures.amounts import CapacityTest, SortKey
+from stoker.core.structures import CapacityTest, SortKey
 
 
 class SizeTest:

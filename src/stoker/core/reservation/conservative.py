@@ -20,8 +20,7 @@ from msgspec import Struct
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.model.hardware import Placement
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.placement.capacity import free_gpus
 from stoker.core.placement.horizon import exclude_ending_nodes
 from stoker.core.placement.placer import find_placement, find_placement_on
@@ -29,7 +28,7 @@ from stoker.core.placement.request_shape import gpus_needed
 from stoker.core.reservation.easy import BlockedJob, EasyBackfill
 from stoker.core.reservation.reservation import Releases, prefer_busy_devices
 from stoker.core.running.release_times import KILL_GRACE_SECONDS, Release
-from stoker.core.structures.amounts import BEFORE_ALL, SortKey
+from stoker.core.structures import BEFORE_ALL, SortKey
 
 MAX_RESERVATIONS = 20
 """Blocked jobs per scan that get a slot. With 100, an event takes twice as long, and the mean

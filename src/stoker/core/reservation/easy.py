@@ -11,13 +11,12 @@ from math import inf
 from typing import NamedTuple
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.model.hardware import Placement
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import Placement, ResourceRequest
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.reservation.reservation import Releases, Reservation, reserve
 from stoker.core.running.release_times import KILL_GRACE_SECONDS
-from stoker.core.structures.amounts import CapacityTest, SortKey
+from stoker.core.structures import CapacityTest, SortKey
 
 
 class BlockedJob(NamedTuple):

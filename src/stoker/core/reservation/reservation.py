@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Node
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.model.hardware import DeviceAllocation, Placement
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.resources import GPU, DeviceAllocation, Placement, ResourceRequest
 from stoker.core.placement.capacity import free_gpus
 from stoker.core.placement.fit import fit
 from stoker.core.placement.horizon import exclude_ending_nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from stoker.core.model.hardware import Placement
+from stoker.core.model.resources import Placement
 
 Release = tuple[float, Placement]
 """Latest end of a running job, and the placement it frees then."""

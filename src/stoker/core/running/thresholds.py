@@ -17,7 +17,7 @@ from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import CPU, GPU, MEMORY
 from stoker.core.placement.capacity import available_on, total_available
 from stoker.core.running.victims import VictimIndex, VictimKey
-from stoker.core.structures.sorted_list import SortedMap
+from stoker.core.structures import SortedMap
 
 NodeThreshold = tuple[VictimKey, str]
 """Key of the last victim needed, and the node."""

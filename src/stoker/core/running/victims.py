@@ -5,11 +5,9 @@ from __future__ import annotations
 from math import inf
 
 from stoker.core.cluster.change_log import ChangeLog
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
-from stoker.core.model.resources import CPU, GPU, MEMORY
-from stoker.core.structures.sorted_list import SortedMap
+from stoker.core.model.job import Job, JobState
+from stoker.core.model.resources import CPU, GPU, MEMORY, Placement
+from stoker.core.structures import SortedMap
 
 VictimKey = tuple[int, float, float, int]
 """Minus the priority, rank, start time and id of a running job: the largest is preempted first."""

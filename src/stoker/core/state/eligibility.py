@@ -16,13 +16,12 @@ from stoker.core.model.dependency import (
     DependencyTarget,
     dependency_status,
 )
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.policies.ranking import rank
 from stoker.core.running.victims import VictimKey
 from stoker.core.state.state import State
 from stoker.core.state.victim_ranks import first_victim
-from stoker.core.structures.amounts import SortKey
+from stoker.core.structures import SortKey
 
 _AFTER_END = {"afterok", "afterany"}
 """Kinds of dependencies that an unfinished job keeps open."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from stoker.core.model.hardware import NodeFacts, Placement, PlacementMode
 from stoker.core.model.job import Job
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import CPU, GPU, MEMORY, NodeFacts, Placement, PlacementMode
 from stoker.core.state.record import queue_defined_devices
 from stoker.core.state.state import State
 

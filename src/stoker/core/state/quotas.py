@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from math import inf
 
 from stoker.core.events import QueueDefined
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
+from stoker.core.model.resources import Placement
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep
 from stoker.core.queue.job_class import JobClass

@@ -1,4 +1,7 @@
-"""The cluster record: nodes, queues, policies, usage and job profiles, stored as one row."""
+"""What is stored besides jobs and specs, and which rows the next commit writes.
+
+The cluster record has nodes, queues, policies, usage and job profiles, and is one row.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from msgspec import Struct, field
 
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.model.alarm import Alarm
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
 from stoker.core.model.profile import JobProfiles
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
 from stoker.core.model.units import THOUSAND
 from stoker.core.policies.fair_share import DecayedUsage
 
@@ -119,3 +121,37 @@ def queue_defined_devices(
         type: tuple(DeviceFacts(name, capacity=capacity) for name, capacity in devices.items())
         for type, devices in capacities.items()
     }
+
+
+class ChangeSet:
+    """Ids of changed jobs and sweeps, of unloaded jobs, and whether the cluster record changed."""
+
+    def __init__(self) -> None:
+        self.jobs: set[int] = set()
+        self.sweeps: set[int] = set()
+        self.unloaded: list[int] = []
+        self.has_record = False
+
+    def job(self, id: int) -> None:
+        """Note that a job changed."""
+        self.jobs.add(id)
+
+    def sweep(self, id: int) -> None:
+        """Note that a sweep changed."""
+        self.sweeps.add(id)
+
+    def unload(self, id: int) -> None:
+        """Note that a finished job left memory."""
+        self.jobs.discard(id)
+        self.unloaded.append(id)
+
+    def add(self, later: ChangeSet) -> None:
+        """Add what a later commit changed."""
+        self.jobs |= later.jobs
+        self.sweeps |= later.sweeps
+        self.unloaded += later.unloaded
+        self.has_record = self.has_record or later.has_record
+
+    def record(self) -> None:
+        """Note that the cluster record changed."""
+        self.has_record = True

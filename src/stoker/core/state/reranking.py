@@ -9,8 +9,7 @@ from stoker.core.model.job import Job
 from stoker.core.policies.ranking import OVERDUE_RANK, gpus_of
 from stoker.core.state.eligibility import may_preempt, rerank_pending, update_eligibility
 from stoker.core.state.node_updates import move_queue_devices
-from stoker.core.state.planner_memory import REBALANCE_SECONDS
-from stoker.core.state.state import State
+from stoker.core.state.state import REBALANCE_SECONDS, State
 from stoker.core.state.victim_ranks import first_victim, victim_key
 
 

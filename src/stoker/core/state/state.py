@@ -12,10 +12,8 @@ from stoker.core.cluster.fragmentation import ResourceDemand
 from stoker.core.events import QueueDefined
 from stoker.core.measurement.estimator import profile_key, profile_of
 from stoker.core.measurement.gpu_memory import with_reserved_memory
-from stoker.core.model.hardware import Placement
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FAILED_STATES, JobState
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.job import FAILED_STATES, Job, JobState
+from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, TrialBoard
 from stoker.core.model.units import THOUSAND
@@ -31,15 +29,36 @@ from stoker.core.queue.job_class import ClassKey, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
 from stoker.core.running.thresholds import PreemptionThresholds
 from stoker.core.running.victims import VictimIndex, can_preempt
-from stoker.core.state.changes import ChangeSet
-from stoker.core.state.planner_memory import PlannerMemory
 from stoker.core.state.quotas import Quotas
-from stoker.core.state.record import ClusterRecord, queue_devices
-from stoker.core.structures.sorted_list import SortedMap
-from stoker.core.structures.timer_heap import TimerHeap
+from stoker.core.state.record import ChangeSet, ClusterRecord, queue_devices
+from stoker.core.structures import SortedMap, TimerHeap
 
+REBALANCE_SECONDS = 60.0
+"""Seconds during which an elastic attempt keeps its GPUs: a few restarts long."""
 NO_OWN_DEVICES = "none"
 """Device name that no GPU has: what a job of a queue without GPUs is restricted to."""
+
+
+class PlannerMemory:
+    """What a plan derives from the jobs, and trials that the next cycle judges.
+
+    After a restart it is empty; `DaemonStarted` ranks all jobs and sets the next rebalance.
+    """
+
+    def __init__(self) -> None:
+        self.nominations: dict[int, Placement] = {}
+        """Placements held for preemptors until their victims have stopped: those of the last plan.
+
+        `preemption.nominations` derives them again from the stopping jobs in every plan.
+        """
+        self.elastic_targets: dict[int, int] = {}
+        """GPUs by job that this plan assigned and the job does not have yet."""
+        self.next_rebalance = inf
+        """When the next elastic job may change its size: a minute after its start."""
+        self.has_current_ranks = False
+        """Whether all jobs were ranked since the state was restored."""
+        self.trials_at_rung: dict[int, int] = {}
+        """Rungs by trial that early stopping has not judged yet."""
 
 
 class State:

@@ -7,8 +7,7 @@ from math import inf
 
 from stoker.core import events as e
 from stoker.core.measurement.estimator import epoch_seconds, profile_of, remaining
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.placement.horizon import END_GRACE_SECONDS
 from stoker.core.policies.ranking import UNMEASURED_SECONDS

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.explain.forecast_input import ExpectedNode
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.explain.forecast import ExpectedNode
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.units import BadValue, approximate_duration, format_duration
 from stoker.core.placement.horizon import usable_until
 from stoker.core.placement.placer import find_placement

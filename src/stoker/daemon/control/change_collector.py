@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from msgspec import Struct
 
-from stoker.core.state.changes import ChangeSet
+from stoker.core.state.record import ChangeSet
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.control.publisher import Publisher

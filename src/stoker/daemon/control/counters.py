@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from stoker.core.events import JobsSubmitted, ProcessStarted
-from stoker.core.model.job import Job
-from stoker.core.model.usage import NO_USAGE, GpuUsage
+from stoker.core.model.job import NO_USAGE, GpuUsage, Job
 from stoker.core.state.state import State
 from stoker.engine import CycleResult
 

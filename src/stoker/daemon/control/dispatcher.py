@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stoker.core.events import instructions as i
-from stoker.core.model.job import AttemptId
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import AttemptId, JobState
 from stoker.daemon.control.hooks import HookRunner
 from stoker.daemon.control.journal_sync import JournalSync
 from stoker.daemon.nodes.registry import ExecutorRegistry

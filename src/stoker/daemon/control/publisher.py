@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from stoker.core.events import Event
-from stoker.core.state.changes import ChangeSet
+from stoker.core.state.record import ChangeSet
 from stoker.faults import FaultTracker
 
 Subscriber = Callable[[Sequence[Event]], None]

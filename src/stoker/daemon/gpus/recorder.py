@@ -16,9 +16,8 @@ from stoker.core.events import (
     StartFailed,
     UsageMeasured,
 )
-from stoker.core.model.hardware import DeviceAllocation
 from stoker.core.model.job import AttemptId, Job
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, DeviceAllocation
 from stoker.core.model.units import THOUSAND
 from stoker.core.state.state import State
 from stoker.daemon.gpus.history import GpuHistory

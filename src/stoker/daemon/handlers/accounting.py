@@ -9,11 +9,9 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FAILED_STATES
+from stoker.core.model.job import FAILED_STATES, NO_USAGE, GpuUsage, Job
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
-from stoker.core.model.usage import NO_USAGE, GpuUsage
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.handlers.usage import Measured, current_usage

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.model.dependency import Dependency
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.units import BadValue
 from stoker.core.options.submit import parse_options
 from stoker.core.state.state import State

@@ -15,9 +15,9 @@ from stoker import __version__
 from stoker.core.cluster.node import Device, Node
 from stoker.core.handlers.accounting import usage_until
 from stoker.core.model.alarm import KINDS, OVER_REQUESTED
+from stoker.core.model.job import NO_USAGE, GpuUsage
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import THOUSAND
-from stoker.core.model.usage import NO_USAGE, GpuUsage
 from stoker.core.state.state import State
 from stoker.daemon.views.exposition import Exposition, Sample
 from stoker.daemon.views.gpu import device_state

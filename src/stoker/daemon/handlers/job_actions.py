@@ -8,8 +8,7 @@ from msgspec import UNSET
 
 from stoker.core import events as e
 from stoker.core.explain.why import unreachable_since
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FAILED_STATES, HOLDING, JobState
+from stoker.core.model.job import FAILED_STATES, HOLDING, Job, JobState
 from stoker.core.options.submit import parse_signal
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.policies.ranking import OVERDUE_RANK
 from stoker.core.queue.job_class import ClassEntry

@@ -8,9 +8,16 @@ from msgspec.structs import asdict
 
 from stoker.core.events import Event, PolicyChosen
 from stoker.core.model.units import BadValue
-from stoker.core.policies.catalog import ABOUT_AUTO, AUTO, DEFAULT_POLICY, PLANNER, POLICIES, policy
 from stoker.core.policies.parameters import parameters_of, read_parameters
-from stoker.core.policies.policy import Policy
+from stoker.core.policies.policy import (
+    ABOUT_AUTO,
+    AUTO,
+    DEFAULT_POLICY,
+    PLANNER,
+    POLICIES,
+    Policy,
+    policy,
+)
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.views.format import iso

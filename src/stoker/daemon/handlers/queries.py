@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from stoker.core.explain.forecast import StartEndEstimate, TimeInterval
 from stoker.core.explain.why import explain_job, how_it_ended
-from stoker.core.launch.log_paths import log_paths
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FINISHED, JobState
+from stoker.core.launch.launch import log_paths
+from stoker.core.model.job import FINISHED, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep
 from stoker.core.model.units import THOUSAND

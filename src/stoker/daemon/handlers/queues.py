@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.resources import CPU, GPU, MEMORY
 from stoker.core.model.units import BadValue, format_amount, parse_amount
 from stoker.core.state.record import counted_gpus

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stoker.core import events as e
-from stoker.core.model.job import RANK_STEP, Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import RANK_STEP, Job, JobState
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.engine import CommandRejected, CommandResult, Instant

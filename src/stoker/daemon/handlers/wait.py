@@ -8,7 +8,7 @@ from typing import Any
 from stoker.core.events import Event, JobsSubmitted
 from stoker.core.explain.why import reason
 from stoker.core.model.dependency import DependencyStatus
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.state.eligibility import dependency_status_of
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core.events import Event, ProcessExited
-from stoker.core.launch.log_paths import log_paths
+from stoker.core.launch.launch import log_paths
 from stoker.core.state.state import State
 from stoker.executors.launch.container import CANNOT_RUN_HERE
 from stoker.executors.linux.oom import last_line

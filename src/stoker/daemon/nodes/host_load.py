@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from stoker.core.events import NodeLoadMeasured
-from stoker.core.measurement.host_load import (
+from stoker.core.measurement.foreign_use import (
     busy_share,
     foreign_load,
     guessed_share,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import GPU, MEMORY
+from stoker.core.model.resources import GPU, MEMORY, DeviceFacts, NodeFacts
 from stoker.core.model.units import THOUSAND
 from stoker.daemon.gpus.probe_client import read_once
 from stoker.probes import host

@@ -12,10 +12,9 @@ from typing import Any
 from stoker.core import events as e
 from stoker.core.events.instructions import StartProcess
 from stoker.core.launch import training_env as contract
-from stoker.core.launch.launch import Launch
-from stoker.core.launch.log_paths import log_paths
-from stoker.core.model.hardware import Placement
+from stoker.core.launch.launch import Launch, log_paths
 from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.resources import Placement
 from stoker.core.state.state import State
 from stoker.daemon.gpus.foreign_usage import (
     ForeignUsageDetector,

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.core.state.state import State
 from stoker.daemon.gpus.foreign_usage import ForeignUsageDetector
 from stoker.daemon.gpus.memory import sessions_on

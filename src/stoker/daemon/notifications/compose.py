@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from stoker.core.model.alarm import Alarm
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FAILED_STATES, JobState
+from stoker.core.model.job import FAILED_STATES, GpuUsage, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import CANCELLED, DONE, FAILED, STOPPED, Sweep
 from stoker.core.model.units import approximate_duration, short_number
-from stoker.core.model.usage import GpuUsage
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.notifications.message import Message

@@ -22,8 +22,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import asdict, replace
 
 from stoker.core import events as e
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FAILED_STATES, JobState
+from stoker.core.model.job import FAILED_STATES, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext

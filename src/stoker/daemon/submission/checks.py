@@ -6,7 +6,7 @@ import os
 
 from msgspec.structs import replace
 
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.resources import GPU, ResourceRequest, describe
 from stoker.core.model.spec import FileTransfer, Spec
 from stoker.core.model.units import THOUSAND, BadValue, format_amount

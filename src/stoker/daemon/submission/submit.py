@@ -8,10 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.events import Event, JobsSubmitted, NodeJoined
-from stoker.core.explain.forecast_input import MAX_PENDING_JOBS
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
+from stoker.core.explain.forecast import MAX_PENDING_JOBS
 from stoker.core.model.job import Job
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import BadValue
 from stoker.core.options.submit import ParseContext, ParsedOptions, parse_options

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.json import decode
 
 from stoker.core import events as e
-from stoker.core.model.lifecycle import FINISHED, JobState
+from stoker.core.model.job import FINISHED, JobState
 from stoker.core.model.sweep import DONE, FAILED, STOPPED, WAITING, Sweep, Trial
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext

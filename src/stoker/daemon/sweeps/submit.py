@@ -19,7 +19,7 @@ from stoker.core.events import (
     SweepDefined,
     TrialsLoaded,
 )
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
 from stoker.core.model.spec import JobCommand, MetricsSource, Spec
 from stoker.core.model.sweep import (
     CANCELLED,

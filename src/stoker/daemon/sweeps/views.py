@@ -6,8 +6,7 @@ from msgspec import convert
 from msgspec.json import decode
 from msgspec.structs import asdict
 
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import STATE_CODES
+from stoker.core.model.job import STATE_CODES, Job
 from stoker.core.model.sweep import CANCELLED, DONE, FAILED, RUNNING, STOPPED, WAITING, Sweep
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext

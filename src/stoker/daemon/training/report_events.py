@@ -9,8 +9,7 @@ from math import inf
 from msgspec.structs import replace
 
 from stoker.core import events as e
-from stoker.core.model.job import Job, Progress
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState, Progress
 from stoker.core.state.state import State
 from stoker.daemon.reports.attempt_report import AttemptReport
 from stoker.daemon.reports.format import TrainingReport, seconds

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import FAILED_STATES, JobState
+from stoker.core.model.job import FAILED_STATES, Job, JobState
 from stoker.core.state.state import State
 from stoker.schema.job import MembersView
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from stoker.core.cluster.node import Device, Node
 from stoker.core.measurement.foreign_use import UNAVAILABLE
-from stoker.core.model.hardware import SHARED_SLOT
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, SHARED_SLOT
 from stoker.core.model.units import format_amount
 from stoker.core.state.state import State
 from stoker.schema.gpu import GpuJob, GpuView

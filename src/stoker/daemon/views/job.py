@@ -10,8 +10,7 @@ from msgspec.json import decode
 
 from stoker import places
 from stoker.core.explain.why import reason, unreachable_since
-from stoker.core.model.job import NO_PROGRESS, Job
-from stoker.core.model.lifecycle import FAILED_STATES, STATE_CODES, JobState
+from stoker.core.model.job import FAILED_STATES, NO_PROGRESS, STATE_CODES, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
 from stoker.daemon.views.alarm import job_alarms

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stoker.core.model.job import NO_PROGRESS, Job
-from stoker.core.model.lifecycle import FINISHED
+from stoker.core.model.job import FINISHED, NO_PROGRESS, Job
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND

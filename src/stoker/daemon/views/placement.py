@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stoker.core.launch.log_paths import log_paths
-from stoker.core.model.hardware import Placement
+from stoker.core.launch.launch import log_paths
 from stoker.core.model.job import Job
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, Placement
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
 from stoker.schema.job import PartView

@@ -17,8 +17,7 @@ from stoker.core.measurement.estimator import (
     profile_key,
     with_margin,
 )
-from stoker.core.model.job import NO_PROGRESS, Job, Progress, StopRequest
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import NO_PROGRESS, Job, JobState, Progress, StopRequest
 from stoker.core.model.resources import GPU, GpuRequest
 from stoker.core.model.spec import Container, Spec, Training
 from stoker.core.model.units import THOUSAND

@@ -14,15 +14,17 @@ import msgspec
 from msgspec.structs import asdict
 
 from stoker.core import events as e
-from stoker.core.explain.forecast import CLUSTER_DECIDES, Forecast, JobForecast, StartEndEstimate
-from stoker.core.explain.forecast_input import (
+from stoker.core.explain.forecast import (
+    CLUSTER_DECIDES,
     ExpectedNode,
+    Forecast,
+    JobForecast,
+    StartEndEstimate,
     command_key,
     forecast_input,
     name_key,
 )
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.sweep import Sweep
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.queue.pending_queue import first_jobs

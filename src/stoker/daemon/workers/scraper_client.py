@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from stoker.core.launch.log_paths import fill_path, log_paths
+from stoker.core.launch.launch import fill_path, log_paths
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.state.state import State
 from stoker.daemon.reports.paths import parse_attempt_name, report_directory

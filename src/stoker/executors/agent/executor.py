@@ -15,9 +15,8 @@ from msgspec import Struct, field
 from stoker.core.events import (
     Event,
 )
-from stoker.core.launch.launch import Launch
-from stoker.core.launch.log_paths import transfer_of
-from stoker.core.model.lifecycle import JobState
+from stoker.core.launch.launch import Launch, transfer_of
+from stoker.core.model.job import JobState
 from stoker.executors.agent.attempt import EndRequest, Phase, RemoteAttempt
 from stoker.executors.agent.attempt_ends import AttemptEnds
 from stoker.executors.agent.attempt_states import AttemptStates

@@ -10,8 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from stoker.core.events import AttemptLost, ProcessStarted
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.executors.linux import process_tree as tree
 from stoker.executors.linux.procfs import process_state
 from stoker.executors.local.attempt import LocalAttempt

@@ -14,10 +14,9 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.explain.forecast_input import ForecastInput
+from stoker.core.explain.forecast import ForecastInput
 from stoker.core.measurement.estimator import attained
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.simulate.forecast.durations import DurationModel, run_seconds
 

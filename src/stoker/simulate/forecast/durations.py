@@ -13,8 +13,7 @@ from random import Random
 
 from msgspec import Struct
 
-from stoker.core.explain.forecast import Kind
-from stoker.core.explain.forecast_input import ForecastInput, command_key, name_key
+from stoker.core.explain.forecast import ForecastInput, Kind, command_key, name_key
 from stoker.core.measurement.estimator import (
     attained,
     epochs_of,
@@ -23,8 +22,7 @@ from stoker.core.measurement.estimator import (
     remaining,
     restart_cost,
 )
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.policies.ranking import gpus_of
 from stoker.core.state.state import State

@@ -21,13 +21,14 @@ from stoker.core.events.instructions import TerminateAttempt
 from stoker.core.explain.forecast import (
     CLUSTER_DECIDES,
     CLUSTER_SCHEDULE,
+    ExpectedNode,
     Forecast,
+    ForecastInput,
     JobForecast,
     Kind,
     Samples,
     combined,
 )
-from stoker.core.explain.forecast_input import ExpectedNode, ForecastInput
 from stoker.core.measurement.estimator import (
     attained,
     epoch_seconds_on,
@@ -36,13 +37,12 @@ from stoker.core.measurement.estimator import (
     profile_of,
 )
 from stoker.core.model.dependency import DependencyStatus, stays_open
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.job import Job
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import Job, JobState
 from stoker.core.model.profile import JobProfile
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.spec import Spec
 from stoker.core.placement.infeasible import infeasibility_reason
-from stoker.core.policies.catalog import DEFAULT_POLICY
+from stoker.core.policies.policy import DEFAULT_POLICY
 from stoker.core.state.eligibility import dependency_of, dependency_status_of
 from stoker.core.state.restore import restore
 from stoker.core.state.state import State

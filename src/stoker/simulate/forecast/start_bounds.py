@@ -8,8 +8,8 @@ from math import inf
 from msgspec import Struct
 
 from stoker.core.explain.forecast import Kind, combined
-from stoker.core.model.hardware import Placement
 from stoker.core.model.job import Job
+from stoker.core.model.resources import Placement
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.state import State

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.core.model.hardware import Placement
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, Placement
 
 
 class GpuSharing:

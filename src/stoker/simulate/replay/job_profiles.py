@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from stoker.core.events import ProfileImported
 from stoker.core.measurement.estimator import colocation_key
-from stoker.core.model.hardware import NodeFacts
 from stoker.core.model.profile import EpochTime
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, NodeFacts
 from stoker.simulate.workload import TraceJob, Workload
 
 DEFAULT_EPOCH_SECONDS = 60.0

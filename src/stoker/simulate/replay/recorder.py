@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stoker.core.model.hardware import NodeFacts, Placement
-from stoker.core.model.resources import GPU
+from stoker.core.model.resources import GPU, NodeFacts, Placement
 from stoker.simulate.replay.results import JobResult, RunCost, RunResult, Segment
 from stoker.simulate.workload import TraceJob, Workload
 

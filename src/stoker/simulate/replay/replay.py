@@ -21,12 +21,11 @@ from stoker.core.events.instructions import (
     WithdrawStop,
 )
 from stoker.core.handlers import apply
-from stoker.core.model.hardware import NodeFacts, Placement
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.resources import GPU, NodeFacts, Placement, ResourceRequest
 from stoker.core.model.spec import Spec, Training
 from stoker.core.planner.cycle import run_cycle
-from stoker.core.policies.catalog import policy as policy_named
 from stoker.core.policies.policy import DurationSource
+from stoker.core.policies.policy import policy as policy_named
 from stoker.core.state.state import State
 from stoker.core.state.timers import next_timers
 from stoker.simulate.job_request import request_for

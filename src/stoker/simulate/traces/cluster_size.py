@@ -8,8 +8,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from stoker.core.model.hardware import DeviceFacts, NodeFacts
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import CPU, GPU, MEMORY, DeviceFacts, NodeFacts
 from stoker.core.model.units import THOUSAND, BadValue, parse_memory
 from stoker.simulate.traces.feasibility import FeasibilityChecker, smallest_request_text
 from stoker.simulate.traces.files import count_jobs

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.resources import GPU, ResourceRequest
+from stoker.core.model.resources import GPU, NodeFacts, ResourceRequest
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.simulate.job_request import request_for
 from stoker.simulate.workload import TraceJob

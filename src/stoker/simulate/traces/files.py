@@ -15,7 +15,7 @@ from shutil import copyfileobj
 from tempfile import NamedTemporaryFile
 from typing import IO
 
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.workload import TraceJob, Workload
 

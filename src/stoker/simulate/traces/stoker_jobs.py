@@ -9,7 +9,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.simulate.traces.errors import TraceError
 from stoker.simulate.traces.files import count_jobs, rebase, skipped_notes, title_of
 from stoker.simulate.workload import TraceJob, Workload

@@ -9,14 +9,18 @@ from msgspec import Struct
 
 from stoker.core.events import QueueDefined
 from stoker.core.model.dependency import Dependency, parse_dependency, stays_open
-from stoker.core.model.hardware import (
+from stoker.core.model.resources import (
+    CPU,
+    GPU,
+    MEMORY,
     SHARED_SLOT,
     DeviceAllocation,
     DeviceFacts,
+    GpuRequest,
     NodeFacts,
     Placement,
+    ResourceRequest,
 )
-from stoker.core.model.resources import CPU, GPU, MEMORY, GpuRequest, ResourceRequest
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount
 from stoker.schema.job import JobView, PartView, RequestView
 from stoker.schema.training import TrainingView

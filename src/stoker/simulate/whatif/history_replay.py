@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.handlers import apply
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.resources import ResourceRequest
+from stoker.core.model.resources import NodeFacts, ResourceRequest
 from stoker.core.model.spec import Training
 from stoker.core.placement.infeasible import infeasibility_reason
-from stoker.core.policies.catalog import DEFAULT_POLICY, NAMES
+from stoker.core.policies.policy import DEFAULT_POLICY, NAMES
 from stoker.core.state.state import State
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.replay.job_run import JobRun

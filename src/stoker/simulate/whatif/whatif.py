@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from stoker import wire
 from stoker.core.model.units import BadValue
-from stoker.core.policies.catalog import POLICIES
 from stoker.core.policies.parameters import read_parameters
-from stoker.core.policies.policy import DurationSource
+from stoker.core.policies.policy import POLICIES, DurationSource
 from stoker.simulate.arguments import Options, html_path
 from stoker.simulate.progress import ProgressLine
 from stoker.simulate.report.page import html

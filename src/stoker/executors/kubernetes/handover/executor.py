@@ -17,8 +17,8 @@ from msgspec import Struct
 from stoker.core.events import AttemptQueued, PreemptionRequested, ProcessStarted
 from stoker.core.launch.launch import Launch
 from stoker.core.launch.training_env import FIRST_PORT, PORT_COUNT
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.lifecycle import JobState
+from stoker.core.model.job import JobState
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.spec import Container
 from stoker.executors.agent.executor import AgentEnvironment
 from stoker.executors.agent.transfer.log_mirror import LogMirror

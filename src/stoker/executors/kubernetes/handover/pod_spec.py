@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from stoker.core.launch.launch import Launch
 from stoker.core.launch.training_env import TRAINING_MARK
-from stoker.core.model.hardware import DeviceAllocation
 from stoker.core.model.job import AttemptId
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import CPU, GPU, MEMORY, DeviceAllocation
 from stoker.core.model.units import THOUSAND
 from stoker.executors.kubernetes.api.pods import CONTAINER
 from stoker.executors.kubernetes.handover.pod_template import PodTemplate, UnsupportedRequest

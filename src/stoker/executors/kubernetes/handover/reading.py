@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stoker.core.model.hardware import POOL_PREFIX, DeviceFacts, NodeFacts, PlacementMode
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import (
+    CPU,
+    GPU,
+    MEMORY,
+    POOL_PREFIX,
+    DeviceFacts,
+    NodeFacts,
+    PlacementMode,
+)
 
 ENDLESS = 1_000_000_000
 """Capacity of the pools of a cluster: its own scheduler and `ahead` bound what is handed over."""

@@ -15,8 +15,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from stoker.core.launch.launch import Launch
-from stoker.core.model.hardware import POOL_PREFIX, DeviceFacts, NodeFacts, PlacementMode
-from stoker.core.model.resources import CPU, GPU, MEMORY
+from stoker.core.model.resources import (
+    CPU,
+    GPU,
+    MEMORY,
+    POOL_PREFIX,
+    DeviceFacts,
+    NodeFacts,
+    PlacementMode,
+)
 from stoker.executors.agent.attempt import RemoteAttempt
 from stoker.executors.agent.attempt_states import AttemptStates
 from stoker.executors.agent.executor import AgentEnvironment, AgentExecutor

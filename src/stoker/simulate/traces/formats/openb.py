@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.units import THOUSAND
 from stoker.simulate.traces.cluster_size import node_facts
 from stoker.simulate.traces.csv_reader import Row, named_rows

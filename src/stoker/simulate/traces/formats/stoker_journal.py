@@ -10,9 +10,8 @@ from pathlib import Path
 from msgspec import MsgspecError
 
 from stoker.core.measurement.estimator import attained, profile_key
-from stoker.core.model.hardware import NodeFacts
-from stoker.core.model.job import NO_PROGRESS, Job
-from stoker.core.model.lifecycle import FINISHED
+from stoker.core.model.job import FINISHED, NO_PROGRESS, Job
+from stoker.core.model.resources import NodeFacts
 from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND
 from stoker.simulate.traces.errors import TraceError

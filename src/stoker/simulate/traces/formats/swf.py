@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from sys import intern
 
-from stoker.core.model.hardware import NodeFacts
+from stoker.core.model.resources import NodeFacts
 from stoker.simulate.traces.cluster_size import uniform_nodes
 from stoker.simulate.traces.errors import invalid_line
 from stoker.simulate.traces.field_parsers import (

@@ -1,1 +1,0 @@
-"""Generic values and containers: amounts, sorted list, timer heap."""
