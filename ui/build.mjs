@@ -39,7 +39,7 @@ function sourceHash() {
 /** Scripts and styles of the reports, which are put into one file with their data. */
 async function buildReports() {
   const result = await esbuild.build({
-    ...common, entryPoints: { "report-sweep": join(ROOT, "src/report/sweep.tsx") }, outdir: out, format: "iife", metafile: true,
+    ...common, entryPoints: { "report-sweep": join(ROOT, "src/report/sweep.tsx"), "report-simulation": join(ROOT, "src/report/simulation.tsx") }, outdir: out, format: "iife", metafile: true,
   });
   return Object.keys(result.metafile.outputs).map((path) => path.split("/").at(-1));
 }

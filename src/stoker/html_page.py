@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: a template with a style, data and the scripts that draw it."""
+"""Reports as self-contained HTML files: a template with data and the script that draws them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
 
@@ -47,22 +46,6 @@ def render_report(name: str, title: str, data: object) -> str:
 
     return TEMPLATE.format(
         title=escape(title), style=read("css"), data=json_for_script(data), script=read("js")
-    )
-
-
-def render_page(directory: str, title: str, data: object, scripts: Sequence[str]) -> str:
-    """Return the page of `page.html` and `page.css` in a directory, with its data and scripts."""
-    from html import escape
-
-    def read(name: str) -> str:
-        with open(os.path.join(directory, name), encoding="utf-8") as file:
-            return file.read()
-
-    return read("page.html").format(
-        title=escape(title),
-        style=read("page.css"),
-        data=json_for_script(data),
-        script="\n".join(read(name) for name in scripts),
     )
 
 

@@ -7,6 +7,7 @@ export interface Curve {
   colour: string;
   x: number[];
   y: (number | null)[];
+  dash?: number[] | undefined;
 }
 
 export interface CurveOptions {
@@ -15,11 +16,25 @@ export interface CurveOptions {
   isLog: boolean;
   /** Fixed range of y. */
   range?: [number, number];
+  /** A logarithmic x. */
+  logX?: { title: string; range: [number, number]; splits: number[]; format: (value: number) => string };
   format: (value: number) => string;
   clock: (at: number) => string;
   hasLegend: boolean;
   ink: string;
   lines: string;
+}
+
+function xAxis({ isTime, logX, clock }: CurveOptions, axis: uPlot.Axis): uPlot.Axis {
+  if (isTime) return { ...axis, size: 32, space: 70, values: (_plot, values) => values.map(clock) };
+  if (logX) return { ...axis, size: 32, splits: () => logX.splits, filter: (_plot, splits) => splits, values: (_plot, values) => values.map(logX.format) };
+  return { ...axis, size: 32 };
+}
+
+function xSeries({ isTime, logX, clock }: CurveOptions): uPlot.Series {
+  const format = logX?.format ?? clock;
+  if (!isTime && !logX) return { label: "step" };
+  return { label: logX?.title ?? "time", value: (_plot: uPlot, at: number | null) => (at == null ? "–" : format(at)) };
 }
 
 /** Draw curves into an element; returns what removes them. */
@@ -33,14 +48,14 @@ export function curves(element: HTMLElement, series: readonly Curve[], options: 
       cursor: { y: false },
       legend: { show: options.hasLegend && (series.length > 1 || !options.isTime), live: true },
       scales: {
-        x: { time: options.isTime },
+        x: options.logX ? { time: false, distr: 3, range: options.logX.range } : { time: options.isTime },
         y: options.range ? { range: options.range } : options.isLog ? { distr: 3 } : {},
       },
-      axes: [options.isTime ? { ...axis, size: 32, space: 70, values: (_plot, values) => values.map((at) => options.clock(at)) } : { ...axis, size: 32 }, { ...axis, size: 58, values: (_plot, values) => values.map((value) => (value == null ? "" : options.format(value))) }],
+      axes: [xAxis(options, axis), { ...axis, size: 58, values: (_plot, values) => values.map((value) => (value == null ? "" : options.format(value))) }],
       series: [
-        options.isTime ? { label: "time", value: (_plot: uPlot, at: number | null) => (at == null ? "–" : options.clock(at)) } : { label: "step" },
+        xSeries(options),
         ...series.map((one) => ({
-          label: one.label, stroke: one.colour, width: 1.5, points: { show: one.x.length < 40, size: 4 }, spanGaps: true,
+          label: one.label, stroke: one.colour, width: 1.5, points: { show: one.x.length < 40, size: 4 }, spanGaps: true, dash: one.dash ?? [],
           value: (_plot: uPlot, value: number | null) => (value == null ? "–" : options.format(value)),
         })),
       ],

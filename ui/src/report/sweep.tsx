@@ -11,6 +11,7 @@ import { applyTheme } from "../prefs";
 import { Chart } from "../widgets/chart";
 import { Panel } from "../widgets/plain";
 import { Parallel, TrialTable, type Trial } from "../widgets/trials";
+import { reportData } from "./data";
 import "../style.css";
 
 interface Report {
@@ -28,7 +29,7 @@ interface Report {
 }
 
 const MAX_CURVES = 60;
-const data = JSON.parse(document.getElementById("data")!.textContent!) as Report;
+const data = reportData<Report>();
 const trials: Trial[] = data.trials.map((trial) => (trial.counts ? trial : { ...trial, value: null }));
 const { metric, goal } = data.sweep;
 const sign = goal === "maximize" ? -1 : 1;

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.simulate.replay.results import RunResult, Segment
-from stoker.simulate.report.statistics import run_labels
 
 MAX_SEGMENTS_PER_RUN = 20_000
 """Segments of one run."""
@@ -17,7 +16,7 @@ MAX_LANES = 128
 """GPUs in the chart; more would be thinner than a line."""
 TIME_RESOLUTION = 20_000
 """Distinct times in the chart."""
-MAX_USER_COLOURS = 12
+MAX_USER_COLOURS = 8
 """Users with their own colour."""
 
 
@@ -52,7 +51,6 @@ def gantt_data(runs: Sequence[RunResult]) -> dict[str, Any] | None:
         "all": max(len(names), len(sizes)),
         **_jobs(runs, jobs, tick),
         "pieces": [_columns(segments, rows, job_index, tick, end) for segments in chosen],
-        "labels": run_labels(runs),
     }
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import to_builtins
 
-from stoker.html_page import render_page
+from stoker.html_page import render_report
 from stoker.simulate.replay.results import RunResult
 from stoker.simulate.report import statistics as known
 from stoker.simulate.report.gantt import gantt_data
 from stoker.simulate.report.statistics import MEASURES, Group, RunStatistics
 
-SCRIPTS = ("page.js", "page_curves.js", "page_sizes.js", "page_times.js", "page_gantt.js",
-           "page_price.js", "page_tables.js")  # fmt: skip
 MAX_GROUP_ROWS = 40
 """Users or queues listed by name; the others are only counted."""
 BINS = 480
@@ -41,7 +38,7 @@ def html(
     """
     data = page_data(runs, workload_title, notes, base, statistics)
     title = f"{workload_title} · stoker simulate"
-    return render_page(os.path.dirname(__file__), title, data, SCRIPTS)
+    return render_report("simulation", title, data)
 
 
 def page_data(
