@@ -10,7 +10,7 @@ from typing import Any
 from executors.agent.local_transport import LocalTransport
 from executors.contract import ScriptBench
 from executors.recording_sink import RecordingSink
-from specs import spec_of
+from specs import launch_of, spec_of
 from stoker.core.events import ProcessStarted
 from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId, Job, JobState
@@ -104,12 +104,11 @@ class ProcessBench(ScriptBench):
         return self.script(attempt, lines)
 
     def script(self, attempt: AttemptId, script: str) -> Launch:
-        launch = self.launches[attempt] = Launch(
+        launch = self.launches[attempt] = launch_of(
             job=attempt.job, attempt=attempt.attempt, argv=("sh", "-c", script),
-            directory=str(self.base / "work"), umask=0o22, environment="e",
-            extra={"STOKER_TOKEN": f"{self.install}.{attempt}"},
-            out=str(self.base / f"{attempt}.out"), err=None, script=None, terminal=False,
-            gpus=(), placement=Placement("here", ()), label=str(attempt.job),
+            directory=str(self.base / "work"), extra={"STOKER_TOKEN": f"{self.install}.{attempt}"},
+            out=str(self.base / f"{attempt}.out"), placement=Placement("here", ()),
+            label=str(attempt.job),
         )  # fmt: skip
         return launch
 

@@ -1,11 +1,10 @@
 """Options of sbatch for attempts, and which attempts one call submits as an array."""
 
-from msgspec.structs import replace
-
+from specs import A100, launch_of
 from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import CPU, GPU, MEMORY, DeviceAllocation, Placement
-from stoker.core.model.spec import EarlySignal
+from stoker.core.model.spec import EarlySignal, Training
 from stoker.executors.slurm.commands import parse_row
 from stoker.executors.slurm.handover.batch_options import (
     BatchJob,
@@ -18,11 +17,7 @@ PREFIX = "stoker-12345678-lab"
 
 
 def launch(**fields: object) -> Launch:
-    plain = Launch(
-        job=7, attempt=0, argv=("true",), directory="/", umask=0o22, environment="e", extra={},
-        out="/out", err=None, script=None, terminal=False, gpus=(), placement=Placement("lab", ()),
-    )  # fmt: skip
-    return replace(plain, **fields)
+    return launch_of(**{"placement": Placement("lab", ()), **fields})
 
 
 def calls(ids: list[AttemptId], may_be_arrays: bool = True) -> list[BatchJob]:
@@ -35,9 +30,7 @@ def test_what_an_attempt_requests_becomes_options() -> None:
         DeviceAllocation(MEMORY, "*", 512),
         DeviceAllocation(GPU, "*", 2000),
     )
-    request = launch(
-        placement=Placement("lab", allocations), limit=600, gpu_models=("a100",), priority=-50
-    )
+    request = launch(placement=Placement("lab", allocations), limit=600, request=A100, priority=-50)
     assert batch_options(request, ["v100", "a100"], 10.0) == (
         "--cpus-per-task=3", "--mem=512M", "--gres=gpu:a100:2", "--time=12", "--nice=50",
     )  # fmt: skip
@@ -48,7 +41,7 @@ def test_a_higher_priority_is_left_to_stokers_queue() -> None:
 
 
 def test_slurm_warns_what_can_save_its_work_and_has_no_limit_of_its_own() -> None:
-    training = launch(is_training=True)
+    training = launch(training=Training())
     assert batch_options(training, [], 10.0) == ("--signal=B:USR2@120",)
     assert start_requests(training, ["7.0", "it's"]) == (
         "1 start '7.0' 'it'\\''s'\n1 stop_on_warning '7.0' '' ''\n"
@@ -57,7 +50,7 @@ def test_slurm_warns_what_can_save_its_work_and_has_no_limit_of_its_own() -> Non
     assert batch_options(early, [], 10.0) == ("--signal=B:USR2@300",)
     assert start_requests(early, ["7.0"]).endswith("stop_on_warning '7.0' '10' 'only-if-handled'\n")
     assert "stop_on_warning" not in start_requests(launch(), ["7.0"])
-    assert batch_options(launch(is_training=True, limit=600), [], 10.0) == ("--time=12",)
+    assert batch_options(launch(training=Training(), limit=600), [], 10.0) == ("--time=12",)
 
 
 def test_twenty_attempts_of_one_shape_are_an_array() -> None:

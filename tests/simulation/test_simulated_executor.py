@@ -12,7 +12,7 @@ from simulation.simulated_executor import Faults, SimulatedExecutor
 from simulation.simulated_machine import Model, Remote, SimulatedCluster, SimulatedMachine
 from simulation.test_delegated import LAB
 from simulation.virtual_clock import VirtualClock
-from specs import spec_of
+from specs import launch_of, spec_of
 from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.state.state import State
@@ -56,10 +56,7 @@ class SimulatedBench(Bench):
     ) -> Launch:
         """Return the start of an attempt that behaves like this."""
         self.models[attempt] = Model(seconds=seconds, code=code, ignores_term=ignores_term)
-        return Launch(
-            job=attempt.job, attempt=attempt.attempt, argv=("true",), directory="/", umask=0o22,
-            environment="", extra={}, out="/out", err=None, script=None, terminal=False, gpus=(),
-        )  # fmt: skip
+        return launch_of(job=attempt.job, attempt=attempt.attempt)
 
     def wait(self, seconds: float) -> None:
         """Let virtual time pass."""

@@ -13,11 +13,11 @@ from starlette.routing import Route
 
 from daemon.monitor_fixture import MonitorFixture
 from executors.recording_sink import RecordingSink
+from specs import launch_of
 from stoker.core.events import NodeAdded
-from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import Placement
-from stoker.core.model.spec import Container, FileTransfer
+from stoker.core.model.spec import Container, FileTransfer, Training
 from stoker.daemon.http import credentials
 from stoker.daemon.http.auth import TCP_AUTH, AuthenticatedProtocol, TcpAuth
 from stoker.daemon.http.codec import ERROR_HANDLERS, AuthMiddleware
@@ -120,13 +120,12 @@ class ReportServer:
         """Hand over a job of several pods; return what each of them gets to report here."""
         parts = (Placement("lab", ()),) * (count - 1)
         placement = self.box.job.placement = Placement("lab", (), other_parts=parts)
-        launch = Launch(
-            job=7, attempt=0, argv=("true",), directory="/", umask=0o22, environment="",
+        launch = launch_of(
             extra={"STOKER_TOKEN": "t", "JOB_UUID": "abcdef01-7"}, out=str(self.base / "out"),
-            err=None, script=None, terminal=False, gpus=(), transfer=FileTransfer(send=()),
+            transfer=FileTransfer(send=()),
             container=Container("img:1", in_job_directory=False),
             checkpoints=str(self.base / "checkpoints/abcdef01-7"),
-            reports=str(self.base / "training/7.0"), is_training=True, placement=placement,
+            reports=str(self.base / "training/7.0"), training=Training(), placement=placement,
         )  # fmt: skip
         self.executor.creations._library = {"metadata": {"name": "l"}, "data": {}}
         self.executor.template = PodTemplate("lab", volumes=(VolumeRule("/", path="/"),))

@@ -3,13 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from stoker.core.launch.launch import Launch
+from specs import launch_of
 from stoker.executors.agent import start_command as orders
 
-LAUNCH = Launch(
-    job=1, attempt=0, argv=("/bin/sh", "-c", "echo hi"), directory="/d", umask=0o22,
-    environment="e", extra={"STOKER_TOKEN": "here.1.0", "STOKER_GPUS": "0"}, out="/o", err=None,
-    script=None, terminal=False, gpus=(), is_shell_line=True,
+LAUNCH = launch_of(
+    job=1, argv=("/bin/sh", "-c", "echo hi"), directory="/d", is_shell_line=True,
+    extra={"STOKER_TOKEN": "here.1.0", "STOKER_GPUS": "0"},
 )  # fmt: skip
 
 
@@ -18,7 +17,7 @@ def stored(_: str) -> bytes:
 
 
 def test_only_requested_variables_are_sent() -> None:
-    launch = replace(
+    launch = launch_of(
         LAUNCH, exported_variables=("A", "B", "no.name"), placeholders={"{gpu}": "0,1"}
     )
     assert orders.variables(launch, stored) == [
@@ -29,7 +28,7 @@ def test_only_requested_variables_are_sent() -> None:
 
 def test_a_missing_environment_is_reported() -> None:
     with pytest.raises(KeyError, match="no longer stored"):
-        orders.variables(replace(LAUNCH, exported_variables=("A",)), lambda _: None)
+        orders.variables(launch_of(LAUNCH, exported_variables=("A",)), lambda _: None)
 
 
 def test_argv_of_a_line_a_command_and_a_script() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from executors.process_bench import Records
 from executors.recording_sink import RecordingSink
+from specs import launch_of
 from stoker.core import events as e
 from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId
@@ -96,10 +97,9 @@ class Lab:
         self.executor.on_listed([self.pod(name) for name in self.api.pods])
 
     def launch(self, rank: int, **more: Any) -> Launch:
-        return Launch(
-            job=7, attempt=0, argv=("true",), directory="/work", umask=0o22, environment="e",
-            extra={"STOKER_TOKEN": "t"}, out=f"{self.base}/out.{rank}", err=None, script=None,
-            terminal=False, gpus=(), placement=replace(PART, other_parts=(PART,)),
+        return launch_of(
+            directory="/work", extra={"STOKER_TOKEN": "t"}, out=f"{self.base}/out.{rank}",
+            placement=replace(PART, other_parts=(PART,)),
             container=Container("img", in_job_directory=False, ports=((31346, 6006),)),
             transfer=FileTransfer(send=()), **more,
         )  # fmt: skip
@@ -245,7 +245,7 @@ def test_control_files_and_ports_are_those_of_one_part(lab: Lab) -> None:
 
 
 def test_a_training_gang_is_stopped_when_the_cluster_ends_one_of_its_pods(lab: Lab) -> None:
-    lab.start(is_training=True)
+    lab.start(training=Training())
     for rank in range(2):
         lab.runs(rank)
         lab.says(rank, "b", "g")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from specs import A100, launch_of
 from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import DeviceAllocation, Placement
@@ -41,13 +42,12 @@ def launch(**fields: Any) -> Launch:
         DeviceAllocation("gpu", "*", 2000), DeviceAllocation("cpu", "*", 1500),
         DeviceAllocation("mem", "*", 4096),
     ))  # fmt: skip
-    made = Launch(
-        job=7, attempt=2, argv=("python", "train.py"), directory="/home/u/work", umask=0o22,
-        environment="e", extra={"STOKER_TOKEN": "t"}, out="o", err=None, script=None,
-        terminal=False, gpus=(), placement=placement, container=BOX, transfer=NO_FILES,
+    made = launch_of(
+        attempt=2, argv=("python", "train.py"), directory="/home/u/work",
+        extra={"STOKER_TOKEN": "t"}, out="o", placement=placement, container=BOX, transfer=NO_FILES,
         checkpoints="/home/u/snapshots/abcdef01-7", reports="/home/u/state/training/7.2",
     )  # fmt: skip
-    return replace(made, **fields)
+    return launch_of(made, **fields)
 
 
 def build(
@@ -190,7 +190,7 @@ def test_directories_are_mounted_by_the_longest_prefix() -> None:
             "the job's directory /home/u/work is on this host only",
         ),
         (
-            {"gpu_models": ("a100",)},
+            {"request": A100},
             "no node of lab has the label nvidia.com/gpu.product with a100",
         ),
     ],
@@ -204,7 +204,7 @@ def test_what_the_cluster_cannot_run_is_refused_with_the_reason(
 
 def test_a_model_is_one_of_the_products_of_the_nodes() -> None:
     products = ("NVIDIA-A100-SXM4-80GB", "Tesla-T4")
-    pod = build(more={"products": products}, gpu_models=("a100",))
+    pod = build(more={"products": products}, request=A100)
     rule = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (expression,) = rule["nodeSelectorTerms"][0]["matchExpressions"]
     assert expression["values"] == ["NVIDIA-A100-SXM4-80GB"]

@@ -12,18 +12,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from specs import launch_of
 from stoker.core.launch.launch import Launch
 from stoker.core.model.spec import Container, Mount
 from stoker.executors.launch import container
 from stoker.executors.launch import training_library as library
 
-LAUNCH = Launch(
-    job=7, attempt=1, argv=("python", "x.py", "a b"), directory="/d", umask=0o22, environment="e",
+LAUNCH = launch_of(
+    attempt=1, argv=("python", "x.py", "a b"), directory="/d",
     extra={
         "STOKER_TOKEN": "here.7.1", "STOKER_GPUS": "", "STOKER_NODES": "a",
         "STOKER_NODE_RANK": "0", "CUDA_VISIBLE_DEVICES": "", "STOKER_REPORTS": "/h/training/7.1",
     },
-    out="/o", err=None, script=None, terminal=False, gpus=(), exported_variables=("LR",),
+    out="/o", exported_variables=("LR",),
     container=Container("img:1"), reports="/h/training/7.1", checkpoints="/h/checkpoints/here-7",
 )  # fmt: skip
 ENGINE = """\
@@ -213,7 +214,7 @@ def test_variables_of_the_script_do_not_overwrite_those_of_the_job(run: Running)
     assert {"name", "engine", "key", "variable"} <= words
     mine = dict.fromkeys(words, "mine")
     environment = engine_call(
-        run(replace(LAUNCH, exported_variables=tuple(words)), "podman", **mine)
+        run(launch_of(LAUNCH, exported_variables=tuple(words)), "podman", **mine)
     )["environment"]
     assert {word: environment[word] for word in words} == mine
     line = replace(LAUNCH, argv=("/bin/zsh", "-c", "echo $shell"), is_shell_line=True)
@@ -227,7 +228,7 @@ def test_variables_of_the_script_do_not_overwrite_those_of_the_job(run: Running)
 def test_variables_that_the_engine_reads_are_passed_as_options(run: Running) -> None:
     mine = {"TMPDIR": "/no such/$x", "HOME": "/home/x", "LD_LIBRARY_PATH": "/l"}
     engine_output = engine_call(
-        run(replace(LAUNCH, exported_variables=(*mine, "PATH", "LR")), "podman", **mine)
+        run(launch_of(LAUNCH, exported_variables=(*mine, "PATH", "LR")), "podman", **mine)
     )
     assert {f"--env={name}={value}" for name, value in mine.items()} <= set(engine_output["words"])
     assert "--env=LR" in engine_output["words"]
@@ -276,7 +277,7 @@ def test_the_arguments_of_run(run: Running, tmp_path: Path) -> None:
     assert engine_output["environment"]["PYTHONPATH"] == "/stoker/lib:/of/the/image"
     assert engine_output["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert (tmp_path / "reports").stat().st_mode & 0o777 == 0o777
-    with_path = engine_call(run(replace(launch, exported_variables=("PYTHONPATH",)), "podman"))
+    with_path = engine_call(run(launch_of(launch, exported_variables=("PYTHONPATH",)), "podman"))
     assert with_path["environment"]["PYTHONPATH"] == "/stoker/lib:/host"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from executors.recording_sink import RecordingSink
+from specs import launch_of
 from stoker.core.events import Event, ForeignUseChanged, StartCancelled, StartFailed
 from stoker.core.launch.launch import Launch
 from stoker.core.model.resources import DeviceAllocation, Placement
@@ -54,12 +55,10 @@ class RecordingSupervisor:
 
 def launch(tmp_path: Path, **more: Any) -> Launch:
     given = {
-        "job": 7, "attempt": 2, "argv": ("/bin/true",), "directory": "/", "umask": 0o22,
-        "environment": "e", "extra": {"STOKER_TOKEN": "t.7.2"}, "out": str(tmp_path / "out"),
-        "err": None, "script": None, "terminal": False, "gpus": ("GPU-a",),
-        "placement": PLACEMENT,
+        "attempt": 2, "argv": ("/bin/true",), "extra": {"STOKER_TOKEN": "t.7.2"},
+        "out": str(tmp_path / "out"), "gpus": ("GPU-a",), "placement": PLACEMENT,
     }  # fmt: skip
-    return Launch(**{**given, **more})
+    return launch_of(**{**given, **more})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from stoker.core.launch import training_env
 from stoker.core.launch.slurm_env import NO_HOST, SubmitHost, slurm_variables
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.model.resources import CPU, GPU, MEMORY, Placement
-from stoker.core.model.spec import Container, EarlySignal, FileTransfer, Spec
+from stoker.core.model.spec import Container, FileTransfer, Spec
 from stoker.core.model.units import format_amount
 
 PLACEHOLDER_MARK = "\0"
@@ -29,28 +29,22 @@ MAX_PADDING = 10
 class Launch(Struct, frozen=True):
     """Everything needed to start one attempt."""
 
+    spec: Spec
+    """As submitted. The directory, script and container are fields: a node may change them."""
     job: int
     attempt: int
     argv: tuple[str, ...]
     directory: str
-    umask: int
-    environment: str
     extra: dict[str, str]
     out: str
     err: str | None
     script: str | None
-    terminal: bool
-    """Whether it runs on a pseudo-terminal."""
     gpus: tuple[str, ...]
     """UUIDs of the GPUs, for the GPU locks."""
-    truncate_output: bool = False
-    """Whether `out` and `err` are emptied first."""
     placeholders: dict[str, str] = {}
     """Replacements of `{gpu}` and the like in the environment; empty: none."""
     is_shell_line: bool = False
     """Whether the last word of argv is a shell line."""
-    exported_variables: tuple[str, ...] = ()
-    """Variables of the environment that are sent to a remote node."""
     transfer: FileTransfer = FileTransfer()
     label: str = ""
     """Job id that users see."""
@@ -63,25 +57,19 @@ class Launch(Struct, frozen=True):
     """Checkpoint directory that all attempts of the job share."""
     has_own_checkpoints: bool = True
     """Whether that directory is stoker's own instead of one that the user named."""
-    needs_report_directory: bool = False
-    """Whether the report directory must exist from the start."""
-    limit: int | None = None
-    """Time limit in seconds."""
     priority: int = 0
-    is_training: bool = False
-    """Whether it may stop at a checkpoint."""
-    early_signal: EarlySignal | None = None
-    gpu_models: tuple[str, ...] = ()
-    """Models of GPUs that it may use; empty: any."""
     placement: Placement | None = None
     """All parts of the attempt."""
-    uid: int | None = None
-    """Unix user as which it runs; None: that of the daemon."""
 
     @property
     def id(self) -> AttemptId:
         """Id of the attempt."""
         return AttemptId(self.job, self.attempt)
+
+    @property
+    def needs_report_directory(self) -> bool:
+        """Whether the report directory must exist from the start."""
+        return self.spec.training is not None or self.spec.early_signal is not None
 
 
 def launch(
@@ -133,21 +121,15 @@ def launch(
     script = f"{scripts}/{spec.script}" if spec.script else None
     needs_new_files = bool(job.past or spec.dependency)  # written by earlier attempts or jobs
     return Launch(
-        job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, placeholders),
-        directory=spec.directory, umask=spec.umask, environment=spec.environment, extra=extra,
-        out=out, err=err, truncate_output=spec.truncate_output, script=spec.script,
-        terminal=spec.pty, gpus=uuids,
+        spec=spec, job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, placeholders),
+        directory=spec.directory, extra=extra, out=out, err=err, script=spec.script, gpus=uuids,
         placeholders=placeholders if spec.fill else {},
         is_shell_line=script is None and isinstance(job.command, str),
-        exported_variables=spec.exported_variables,
         transfer=transfer_of(job, spec, node.name, rank), label=job.label,
         files_after=at if needs_new_files else job.submitted_at, container=spec.container,
         reports=reports, checkpoints=checkpoints,
         has_own_checkpoints=spec.training is None or spec.training.snapshots is None,
-        needs_report_directory=spec.training is not None or spec.early_signal is not None,
-        limit=spec.limit, gpu_models=spec.request.gpus.allowed_models if spec.request.gpus else (),
-        placement=placement, priority=job.priority, is_training=spec.training is not None,
-        early_signal=spec.early_signal, uid=spec.uid,
+        placement=placement, priority=job.priority,
     )  # fmt: skip
 
 

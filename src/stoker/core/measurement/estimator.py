@@ -172,9 +172,8 @@ def likely_hardware(cluster: Cluster, job: Job, spec: Spec) -> tuple[int, str]:
         return hardware(cluster, job.placement)
     request = spec.request.gpus
     gpus = job.progress.gpus or (-(-request.amount // 1000) if request is not None else 0)
-    kinds = request.allowed_models if request is not None else ()
     models = [facts.model for facts in cluster.gpu_models.values() if facts.model]
-    return gpus, next(_acceptable(models, kinds), NO_GPU) if gpus else NO_GPU
+    return gpus, next(_acceptable(models, spec.request.gpu_models), NO_GPU) if gpus else NO_GPU
 
 
 def _acceptable(models: Iterable[str], kinds: Collection[str]) -> Iterator[str]:
@@ -293,8 +292,7 @@ def best_model_ratio(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Sp
         gpus, model = likely_hardware(cluster, job, spec)
     profile = profile.for_ranking
     current = epoch_seconds_on(profile, gpus, model)[0]
-    kinds = spec.request.gpus.allowed_models if spec.request.gpus is not None else ()
-    models = _acceptable({time.model for time in profile.epoch_times}, kinds)
+    models = _acceptable({time.model for time in profile.epoch_times}, spec.request.gpu_models)
     times = [time for name in models if (time := epoch_seconds_on(profile, gpus, name)[0])]
     return min(times) / current if current and times else 1.0
 

@@ -86,6 +86,11 @@ class ResourceRequest(Struct, frozen=True, omit_defaults=True):
         """Thousandths of GPUs requested on all nodes together."""
         return self.gpus.amount * self.node_count if self.gpus else 0
 
+    @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """Acceptable models of GPUs; empty: any."""
+        return self.gpus.allowed_models if self.gpus else ()
+
 
 def parse_gpus(text: str) -> GpuRequest:
     """Read `2`, `0.5`, `a100:2`, `a100|h100:2`, `24GB..:2` or a bare model name."""

@@ -140,14 +140,14 @@ class AgentExecutor(Executor):
         """Start an attempt, at most once ever; with a barrier, when it is released."""
         id, part = launch.id, barrier.rank if barrier is not None else None
         mirror = LogMirror(launch.out, launch.err, self.ends.note_path(id))
-        if launch.truncate_output:
+        if launch.spec.truncate_output:
             empty_logs(launch.out, launch.err)
         try:
-            mirror.open(launch.umask)
+            mirror.open(launch.spec.umask)
         except OSError as error:
             self.ends.fail(id, part, f"cannot start: {error}")
             return
-        workspace = self._workspace(launch.label, id, part, launch.umask, time.time())
+        workspace = self._workspace(launch.label, id, part, launch.spec.umask, time.time())
         checkpoints = (
             launch.checkpoints if self.starts.prerequisites.copies_checkpoints(launch) else None
         )

@@ -25,16 +25,16 @@ def variables(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str
 
 
 def _requested(launch: Launch, secret: Callable[[str], bytes | None]) -> list[str]:
-    if not launch.exported_variables:
+    if not launch.spec.exported_variables:
         return []
-    values = secret(launch.environment)
+    values = secret(launch.spec.environment)
     if values is None:
         raise KeyError("the job's environment is no longer stored; submit the job again")
     lines = (os.fsdecode(line) for line in values.split(b"\0") if line)
     return [
         fill_placeholders(line, launch.placeholders) if launch.placeholders else line
         for line in lines
-        if _is_name(name := line.partition("=")[0]) and name in launch.exported_variables
+        if _is_name(name := line.partition("=")[0]) and name in launch.spec.exported_variables
     ]
 
 

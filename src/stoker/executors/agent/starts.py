@@ -148,6 +148,6 @@ class Starts:
             attempt, launch, attempt.word, directory, "separate" if launch.err else "joined",
             "line" if launch.is_shell_line else "argv",
             str(attempt.barrier_timeout), results, str(round(executor.grace)),
-            f"{launch.umask:o}", str(len(variables)), *variables,
+            f"{launch.spec.umask:o}", str(len(variables)), *variables,
             *start_command.command(launch, scripts, executor.readings.has_bash),
         )  # fmt: skip

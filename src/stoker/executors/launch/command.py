@@ -45,19 +45,19 @@ class CommandBuilder:
                 extra = extra | self._with_library(launch)
             if SLURM_MARK in extra:
                 extra = extra | self._with_slurm_tools(launch)
-        if launch.terminal:
+        if launch.spec.pty:
             path = terminal_path(self.places.terminals, launch.job, launch.attempt)
             argv = (sys.executable, "-P", "-m", "stoker.executors.linux.pty_relay", path, *argv)
         return argv, extra
 
     def _with_library(self, launch: Launch) -> dict[str, str]:
         """Put the training library first, before any version that the interpreter has installed."""
-        inherited = self.environment(launch.environment).get("PYTHONPATH")
+        inherited = self.environment(launch.spec.environment).get("PYTHONPATH")
         return {"PYTHONPATH": os.pathsep.join(filter(None, (self._library(launch), inherited)))}
 
     def _with_slurm_tools(self, launch: Launch) -> dict[str, str]:
         """Put `srun` of stoker first on the PATH, since the SLURM_* variables are set by stoker."""
-        inherited = self.environment(launch.environment).get("PATH") or os.defpath
+        inherited = self.environment(launch.spec.environment).get("PATH") or os.defpath
         return {"PATH": f"{self._library(launch)}/{SLURM_TOOLS}{os.pathsep}{inherited}"}
 
     def _library(self, launch: Launch) -> str:
@@ -69,8 +69,8 @@ class CommandBuilder:
         return self.library
 
     def _contained(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
-        environment = self.environment(launch.environment)
-        missing = container.absent(environment, self.engine, launch.exported_variables)
+        environment = self.environment(launch.spec.environment)
+        missing = container.absent(environment, self.engine, launch.spec.exported_variables)
         if missing is not None:
             raise NoContainer(missing)
         script = f"{self.places.scripts}/{launch.script}" if launch.script else None
@@ -80,7 +80,7 @@ class CommandBuilder:
 
     def _filled(self, launch: Launch) -> dict[str, str]:
         """Return the variables with names of devices filled in for the braces."""
-        values = self.environment(launch.environment)
+        values = self.environment(launch.spec.environment)
         filled = {
             name: fill_placeholders(text, launch.placeholders) for name, text in values.items()
         }

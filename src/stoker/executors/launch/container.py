@@ -55,9 +55,11 @@ def command(
     names = dict.fromkeys((*launch.extra, *extra, "NVIDIA_VISIBLE_DEVICES"))
     if _has_peers(launch):
         names |= dict.fromkeys(MET_LATER)
-    inside = [name for name in ENGINES_TOO if name in launch.exported_variables]
+    inside = [name for name in ENGINES_TOO if name in launch.spec.exported_variables]
     exported = (
-        name for name in launch.exported_variables if name.isidentifier() and name not in inside
+        name
+        for name in launch.spec.exported_variables
+        if name.isidentifier() and name not in inside
     )
     names |= dict.fromkeys(exported)
     if library is not None:
@@ -66,7 +68,7 @@ def command(
         "none"
         if library is None
         else "job"
-        if "PYTHONPATH" in launch.exported_variables
+        if "PYTHONPATH" in launch.spec.exported_variables
         else "image"
     )
     gpus = ",".join(launch.gpus) or launch.extra.get("STOKER_GPUS", "")
@@ -79,7 +81,7 @@ def command(
         *_places(launch, container, library, script),
         *(f"--env={name}" for name in names),
         *_network(launch, container),
-        *(("--interactive", "--tty") if launch.terminal else ()),
+        *(("--interactive", "--tty") if launch.spec.pty else ()),
         *((f"--workdir={launch.directory}",) if container.in_job_directory else ()),
         "+run", container.image, *_with_slurm_tools(launch, library),
         *inner_command(launch, SCRIPT if script is not None else None),

@@ -172,7 +172,7 @@ class LocalExecutor(Executor):
             return
         try:
             client = self.supervisors.pick()
-            client.send_environment(launch.environment, self.commands.environment)
+            client.send_environment(launch.spec.environment, self.commands.environment)
             argv, extra = self.commands.compose(launch)
         except (OSError, KeyError, NoContainer) as error:
             self._start_failed(attempt, error)
@@ -180,11 +180,11 @@ class LocalExecutor(Executor):
         attempt.oom_kills_before = self.oom.before()
         attempt.cgroup = self.cgroups.create(attempt.token)
         attempt.supervisor = client.pid
-        if launch.truncate_output:
+        if launch.spec.truncate_output:
             empty_logs(launch.out, launch.err)
         self.supervisors.send_start(
-            client, str(id), self.claim_path(id), argv, launch.directory, launch.umask,
-            launch.environment, extra, launch.out, launch.err, self.gpu_locks.paths(id),
+            client, str(id), self.claim_path(id), argv, launch.directory, launch.spec.umask,
+            launch.spec.environment, extra, launch.out, launch.err, self.gpu_locks.paths(id),
             attempt.cgroup, tree.mark_of(attempt.token), msgspec.json.encode(launch.placement),
         )  # fmt: skip
 

@@ -376,16 +376,16 @@ class HandoverExecutor(Executor):
         """Create the pod of an attempt; with a barrier, its command waits for the release."""
         rank = barrier.rank if barrier is not None else None
         attempt = self._attempt(launch.id, launch.out, launch.err, rank, launch.container)
-        attempt.launch, attempt.is_training = launch, launch.is_training
+        attempt.launch, attempt.is_training = launch, launch.spec.training is not None
         attempt.barrier_seconds = barrier.timeout if barrier is not None else 0
         self.attempts[attempt.identity.name] = attempt
-        if launch.truncate_output:
+        if launch.spec.truncate_output:
             empty_logs(launch.out, launch.err)
-        if launch.is_training and launch.has_own_checkpoints:
+        if launch.spec.training is not None and launch.has_own_checkpoints:
             with contextlib.suppress(OSError):  # a hostPath must exist before it is mounted
                 os.makedirs(os.path.dirname(launch.checkpoints), 0o700, exist_ok=True)
         try:
-            attempt.copy.create(launch.umask)
+            attempt.copy.create(launch.spec.umask)
         except OSError as error:
             self.ends.fail(attempt, f"cannot start: {error}")
             return

@@ -145,8 +145,12 @@ def build_pod(request: PodRequest) -> dict[str, Any]:
     _check_ports(launch)
     volumes, resources = PodVolumes(template.volumes, template.cluster), _resources(request)
     _add_files(volumes, request, resources)
-    grace = max(math.ceil(request.grace), 1) + (WARNING_SECONDS if launch.is_training else 0)
-    warning = _escaped(STOP_THEN_TERM if launch.is_training else f"{NOTE_END}; {TERM_ALL}")
+    grace = max(math.ceil(request.grace), 1) + (
+        WARNING_SECONDS if launch.spec.training is not None else 0
+    )
+    warning = _escaped(
+        STOP_THEN_TERM if launch.spec.training is not None else f"{NOTE_END}; {TERM_ALL}"
+    )
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -166,8 +170,8 @@ def build_pod(request: PodRequest) -> dict[str, Any]:
         ],
         "volumes": volumes.volumes,
     }
-    if launch.limit is not None:
-        spec["activeDeadlineSeconds"] = launch.limit + grace + DEADLINE_MARGIN_SECONDS
+    if launch.spec.limit is not None:
+        spec["activeDeadlineSeconds"] = launch.spec.limit + grace + DEADLINE_MARGIN_SECONDS
     spec |= _scheduling(request)
     labels, annotations = identity.labels, dict(template.annotations)
     if template.queue:
@@ -380,13 +384,13 @@ def _scheduling(request: PodRequest) -> dict[str, Any]:
         spec["serviceAccountName"] = template.service_account
     if (name := template.priority_class(launch.priority)) is not None:
         spec["priorityClassName"] = name
-    if launch.gpu_models:
+    if launch.spec.request.gpu_models:
         spec["affinity"] = _model_affinity(request)
     return spec
 
 
 def _model_affinity(request: PodRequest) -> dict[str, Any]:
-    wanted = request.launch.gpu_models
+    wanted = request.launch.spec.request.gpu_models
     products = [name for name in request.products if any(model in name.lower() for model in wanted)]
     if not products:
         raise UnsupportedRequest(

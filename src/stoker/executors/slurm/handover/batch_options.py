@@ -49,11 +49,11 @@ def batch_options(launch: Launch, models: Sequence[str], grace: float) -> tuple[
         fitting = [
             f"{model}:"
             for model in models
-            if any(wanted in model.lower() for wanted in launch.gpu_models)
+            if any(wanted in model.lower() for wanted in launch.spec.request.gpu_models)
         ]
         words.append(f"--gres=gpu:{fitting[0] if fitting else ''}{gpus}")
-    if launch.limit is not None:  # stoker's own limit comes first
-        words.append(f"--time={-(-int(launch.limit + grace) // 60) + 1}")
+    if launch.spec.limit is not None:  # stoker's own limit comes first
+        words.append(f"--time={-(-int(launch.spec.limit + grace) // 60) + 1}")
     if (seconds := warning_seconds(launch)) is not None:
         words.append(f"--signal=B:USR2@{seconds}")
     if launch.priority < 0:  # Slurm lets users lower priorities only
@@ -66,18 +66,18 @@ def warning_seconds(launch: Launch) -> int | None:
 
     With a time limit of its own, stoker warns it, and it ends before Slurm's limit.
     """
-    if launch.limit is not None:
+    if launch.spec.limit is not None:
         return None
-    if launch.early_signal is not None:
-        return launch.early_signal.seconds
-    return WARNING_SECONDS if launch.is_training else None
+    if launch.spec.early_signal is not None:
+        return launch.spec.early_signal.seconds
+    return WARNING_SECONDS if launch.spec.training is not None else None
 
 
 def start_requests(launch: Launch, words: Sequence[str]) -> str:
     """Return the requests that the agent in the batch job of an attempt gets."""
     requests = [("start", *words)]
     if warning_seconds(launch) is not None:
-        early = launch.early_signal
+        early = launch.spec.early_signal
         number = str(early.signal) if early is not None else ""
         how = "only-if-handled" if early is not None and early.to_script else ""
         requests.append(("stop_on_warning", words[0], number, how))
