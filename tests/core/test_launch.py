@@ -91,4 +91,4 @@ def test_the_parts_of_a_gang_learn_their_rank_but_not_yet_their_rendezvous() -> 
 
 def test_an_attempt_runs_as_the_unix_user_of_its_job() -> None:
     assert launched(uid=1007).spec.uid == 1007
-    assert launched().uid is None
+    assert launched().spec.uid is None
