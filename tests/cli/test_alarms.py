@@ -16,7 +16,8 @@ NOW = 1_794_950_000.0
 def alarm(kind: str = "gpu_idle", age: float = 840.0, **more: object) -> dict[str, object]:
     fields = {
         "kind": kind, "job": 42, "label": "42", "node": "box", "gpu": "0", "since": iso(NOW - age),
-        "text": "nothing runs\x1b on it", "action": "stoker logs 42",
+        "text": "nothing runs\x1b on it", "action": "stoker logs 42", "response": "tell",
+        "evidence": "",
     }  # fmt: skip
     return {**fields, **more}
 
@@ -24,7 +25,7 @@ def alarm(kind: str = "gpu_idle", age: float = 840.0, **more: object) -> dict[st
 @pytest.mark.parametrize(
     ("kind", "text"),
     [("gpu_idle", "idle 14 min"), ("gpu_unused", "unused 14 min"), ("nan", "NaN 14 min"),
-     ("xid", "Xid 14 min")],
+     ("xid", "Xid 14 min"), ("log_silent", "log silent 14 min")],
 )  # fmt: skip
 def test_the_word_in_lists(kind: str, text: str) -> None:
     assert short_alarm([alarm(kind)], NOW) == text
@@ -36,13 +37,26 @@ def test_the_line_of_an_alarm() -> None:
     assert alarm_line(alarm("hung", gpu=None), NOW) == "hung for 14 min: nothing runs? on it"
 
 
+def test_actions_and_evidence_are_shown(fake: FakeDaemon, stoker: Run) -> None:
+    since = iso(time.time() - 840)
+    hung = alarm("hung", gpu=None, since=since, response="cancel", evidence="pid 7\x1b\n  wait")
+    assert alarm_line(hung).endswith("nothing runs? on it; action: cancel")
+    assert alarm_line(alarm(response="mark")).endswith("on it (GPU box/0)")
+    fake.answers["GET /v1/alarms"] = (200, {"alarms": [alarm(since=since), hung]})
+    lines = stoker("alarms").stdout.splitlines()
+    assert [line.split()[-4] for line in lines[1:]] == ["tell", "cancel"]
+    assert stoker("alarms", "-v").stdout.splitlines() == [
+        *lines, "", "hung 42:", "  pid 7?", "    wait",
+    ]  # fmt: skip
+
+
 def test_alarms_are_a_table(fake: FakeDaemon, stoker: Run) -> None:
     since = iso(time.time() - 840)
     hot = alarm("hot", job=None, label=None, since=since, action="stoker drain box/0")
     alarms = [alarm(since=since), alarm("hung", node=None, gpu=None, since=since), hot]
     fake.answers["GET /v1/alarms"] = (200, {"alarms": alarms})
     lines = stoker("alarms").stdout.splitlines()
-    assert lines[0].split() == ["ALARM", "JOBID", "GPU", "SINCE", "WHAT", "TRY"]
+    assert lines[0].split() == ["ALARM", "JOBID", "GPU", "SINCE", "WHAT", "ACTION", "TRY"]
     assert lines[1].split()[:6] == ["idle", "42", "box/0", "14", "min", "ago"]
     assert lines[2].split()[:3] == ["hung", "42", "-"]
     assert lines[3].split()[:3] == ["hot", "-", "box/0"]

@@ -10,8 +10,10 @@ from core.scenario import Scenario, gpus
 from stoker.core import events as e
 from stoker.core.alarms.samples import GpuSample, JobSample
 from stoker.core.alarms.tracker import AlarmTracker
-from stoker.core.model.alarm import Alarm, AlarmLimits, parse_limit
+from stoker.core.model.alarm import Alarm, AlarmRule, AlarmRules, parse_rule
 from stoker.core.model.job import JobState
+from stoker.core.model.spec import Spec, Training
+from stoker.core.model.sweep import Sweep
 from stoker.core.model.units import BadValue
 
 STEP = 10.0
@@ -23,8 +25,8 @@ class AlarmFixture:
 
     def __init__(self, count: int = 1, **limits: float) -> None:
         self.scenario = Scenario(gpus=count)
-        self.limits = AlarmLimits(**limits)
-        self.tracker = AlarmTracker(self.limits)
+        self.rules = AlarmRules(AlarmRule(kind, limit) for kind, limit in limits.items())
+        self.tracker = AlarmTracker(self.rules)
         self.raised: list[Alarm] = []
         """All alarms that were ever raised."""
 
@@ -35,7 +37,7 @@ class AlarmFixture:
 
     def restart(self) -> None:
         """A new daemon: all that survives is the state."""
-        self.tracker = AlarmTracker(self.limits)
+        self.tracker = AlarmTracker(self.rules)
 
     def read(self, gpu: int = 0, **sample: Any) -> None:
         scenario = self.scenario
@@ -50,16 +52,14 @@ class AlarmFixture:
         if holder is not None:
             sample.setdefault("has_process", True)
         self.tracker.observe_gpu(
-            scenario.state, ("box", str(gpu)), holder, GpuSample(at=scenario.boot, **sample),
-            scenario.now,
-        )  # fmt: skip
+            scenario.state, ("box", str(gpu)), holder, GpuSample(at=scenario.boot, **sample)
+        )
 
     def report(self, job: int, **sample: Any) -> None:
         scenario = self.scenario
         self.tracker.observe_job(
-            scenario.state, scenario.state.jobs[job], JobSample(at=scenario.boot, **sample),
-            scenario.now,
-        )  # fmt: skip
+            scenario.state, scenario.state.jobs[job], JobSample(at=scenario.boot, **sample)
+        )
 
     def decide(self) -> None:
         scenario = self.scenario
@@ -411,6 +411,215 @@ def test_alarms_of_a_gpu_that_is_gone_end() -> None:
     assert [event.alarm.node for event in events if isinstance(event, e.AlarmCleared)] == ["gone"]
 
 
+# -- objectives of sweeps, silent logs ----------------------------------------------------
+
+
+def trial_fixture(maximize: bool = False, **rules: float) -> tuple[AlarmFixture, int]:
+    """A running trial of a sweep with the objective `loss`."""
+    fixture = AlarmFixture(hung=0, gpu_idle=0, **rules)
+    scenario = fixture.scenario
+    sweep = Sweep(
+        id=1, name="s", user="ada", identity="i", definition="d", method="grid",
+        created_at=scenario.now, metric="loss", maximize=maximize,
+    )  # fmt: skip
+    scenario.tell(e.SweepDefined(at=scenario.now, sweep=sweep))
+    hash = "trial"
+    spec = Spec(
+        kind="line", user="ada", directory="/", shell="sh", environment="e", request=gpus(1),
+        name="t",
+    )  # fmt: skip
+    scenario.tell(e.SpecRecorded(at=scenario.now, hash=hash, spec=spec))
+    scenario.tell(
+        e.JobsSubmitted(
+            at=scenario.now, first=2, count=1, spec=hash, sweep=1, trials=(("{}", "true"),)
+        )
+    )
+    scenario.run(2)
+    return fixture, 2
+
+
+def reports(fixture: AlarmFixture, job: int, seconds: float, value: float) -> None:
+    end = fixture.scenario.now + seconds
+    while fixture.scenario.now < end:
+        fixture.scenario.now += STEP
+        fixture.report(job, progress=fixture.scenario.now, objective=value)
+        fixture.decide()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_objective_that_does_not_get_better_is_flat(sign: int) -> None:
+    fixture, job = trial_fixture(maximize=sign < 0, loss_flat=600)
+    reports(fixture, job, 9 * MINUTE, sign * 2.0)
+    reports(fixture, job, 10 * MINUTE, sign * 1.0)
+    assert fixture.raised == []
+    reports(fixture, job, 2 * STEP, sign * 0.9999)  # less than a thousandth better
+    assert fixture.active == ["loss_flat"]
+    fixture.restart()
+    reports(fixture, job, 20 * MINUTE, sign * 1.0)
+    assert (fixture.active, len(fixture.raised)) == (["loss_flat"], 1)
+    reports(fixture, job, STEP, sign * 0.5)
+    assert fixture.active == []
+
+
+def test_an_objective_worse_than_its_first_value_diverges() -> None:
+    fixture, job = trial_fixture(diverged=600)
+    reports(fixture, job, STEP, 2.3)
+    reports(fixture, job, 9 * MINUTE, 7.0)
+    reports(fixture, job, STEP, 2.3)
+    reports(fixture, job, 10 * MINUTE, 7.0)
+    assert fixture.raised == []
+    reports(fixture, job, 2 * STEP, float("inf"))
+    assert fixture.active == ["diverged"]
+    fixture.restart()
+    reports(fixture, job, 20 * MINUTE, 7.0)
+    assert (fixture.active, len(fixture.raised)) == (["diverged"], 1)
+    reports(fixture, job, STEP, 6.9)
+    assert fixture.active == []
+
+
+def test_objectives_raise_nothing_by_default_or_without_a_sweep() -> None:
+    fixture, job = trial_fixture()
+    reports(fixture, job, 120 * MINUTE, 2.0)
+    assert fixture.raised == []
+    fixture = AlarmFixture(hung=0, gpu_idle=0, loss_flat=600)
+    job = fixture.start()
+    reports(fixture, job, 60 * MINUTE, 2.0)
+    assert fixture.raised == []
+
+
+def test_a_job_without_output_is_silent_if_that_is_asked_for() -> None:
+    fixture = AlarmFixture()
+    job = fixture.start(0, alarms=(parse_rule("log_silent=30m", "--alarm"),))
+    fixture.run(20 * MINUTE, job, log=1)
+    fixture.run(30 * MINUTE, job, log=2)
+    assert fixture.raised == []
+    fixture.run(2 * STEP, job, log=2)
+    assert fixture.active == ["log_silent"]
+    fixture.restart()
+    fixture.run(10 * MINUTE, job, log=2)
+    assert (fixture.active, len(fixture.raised)) == (["log_silent"], 1)
+    fixture.run(STEP, job, log=3)
+    assert fixture.active == []
+
+
+# -- actions ------------------------------------------------------------------------------
+
+
+def idle_job(
+    action: str, count: int = 1, amount: float = 1, **fields: Any
+) -> tuple[AlarmFixture, int]:
+    """A job whose GPU has been idle for ten minutes."""
+    fixture = AlarmFixture(count)
+    job = fixture.start(amount, alarms=(parse_rule(f"idle={action}", "--alarm"),), **fields)
+    fixture.run(20 * MINUTE, utilization=0)
+    while not fixture.raised:
+        fixture.run(STEP, utilization=0)
+    return fixture, job
+
+
+def test_an_action_follows_when_the_alarm_is_in_the_journal() -> None:
+    fixture, job = idle_job("cancel")
+    assert fixture.scenario.is_(job) == "RUNNING"
+    fixture.run(STEP, utilization=0)
+    assert fixture.scenario.is_(job) == "COMPLETING"
+    fixture.scenario.exited(job, code=None, signal=15)
+    ended = fixture.scenario.job(job)
+    assert (ended.state.value, ended.cause) == ("CANCELLED", "cancelled: GPU idle for 20 min")
+    assert fixture.active == []
+
+
+@pytest.mark.parametrize("action", ["tell", "mark"])
+def test_other_actions_end_nothing(action: str) -> None:
+    fixture, job = idle_job(action)
+    fixture.run(60 * MINUTE, utilization=0)
+    assert fixture.scenario.is_(job) == "RUNNING"
+    assert [alarm.action for alarm in fixture.raised] == [action]
+
+
+def test_a_job_is_repeated_at_most_three_times() -> None:
+    fixture = AlarmFixture()
+    job = fixture.start(alarms=(parse_rule("idle=retry", "--alarm"),))
+    scenario = fixture.scenario
+    for attempt in range(4):
+        fixture.run(20 * MINUTE + 3 * STEP, utilization=0)
+        if attempt < 3:
+            assert scenario.is_(job) == "COMPLETING"
+            scenario.exited(job, code=None, signal=15)
+            assert scenario.job(job).past[-1].cause == "stopped: GPU idle for 20 min"
+            scenario.run(job)
+    assert scenario.is_(job) == "RUNNING"
+    assert (scenario.job(job).attempt, scenario.job(job).retries) == (3, 0)
+    assert fixture.active == ["gpu_idle"]
+
+
+def test_a_gpu_is_given_back_only_if_a_job_waits_for_it() -> None:
+    fixture, job = idle_job("preempt_if_waiting")
+    scenario = fixture.scenario
+    fixture.run(10 * MINUTE, utilization=0)
+    too_large = scenario.submit(gpus(2))
+    held = scenario.submit(gpus(1), held=True)
+    scenario.plan()
+    fixture.run(10 * MINUTE, utilization=0)
+    assert (scenario.is_(job), scenario.is_(too_large)) == ("RUNNING", "PENDING")
+    scenario.fact(e.JobReleased, held)
+    scenario.plan()
+    fixture.run(STEP, utilization=0)
+    assert scenario.is_(job) == "COMPLETING"
+    scenario.exited(job, code=None, signal=15)
+    assert "GPU idle for 40 min, and job 3 needs its GPUs" in str(scenario.job(job).past[-1].cause)
+    # It ranks before the job that waits, which starts all the same.
+    assert scenario.plan() == [held]
+    scenario.wait(61)
+    scenario.plan()
+    assert (scenario.is_(held), scenario.is_(job)) == ("CONFIGURING", "PENDING")
+    scenario.started(held)
+    scenario.exited(held)
+    assert scenario.plan() == [job]
+
+
+def test_a_gpu_that_is_free_or_gets_free_needs_no_other() -> None:
+    fixture, job = idle_job("preempt_if_waiting", count=2)
+    scenario = fixture.scenario
+    other = scenario.submit(gpus(1))
+    scenario.run(other)
+    scenario.fact(e.JobCancelled, other)  # its processes end
+    scenario.submit(gpus(1))
+    fixture.run(10 * MINUTE, utilization=0)
+    assert scenario.is_(job) == "RUNNING"
+
+
+def test_a_training_gives_its_gpu_back_at_a_checkpoint_if_it_can() -> None:
+    fixture, job = idle_job("preempt_if_waiting", training=Training(epochs=10))
+    scenario = fixture.scenario
+    scenario.about(e.TrainingBegan, job)
+    scenario.submit(gpus(1))
+    fixture.run(STEP, utilization=0)
+    stop = scenario.job(job).progress.stop
+    assert stop is not None
+    assert (scenario.is_(job), stop.delay) == ("RUNNING", 60.0)
+    scenario.about(e.PreemptionTimedOut, job)
+    fixture.run(STEP, utilization=0)
+    assert scenario.is_(job) == "COMPLETING"
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"), [({"non_preemptible": True}, "RUNNING"), ({"pty": True}, "COMPLETING")]
+)
+def test_jobs_that_cannot_go_on_later(fields: dict[str, Any], state: str) -> None:
+    fixture, job = idle_job("preempt_if_waiting", **fields)
+    fixture.scenario.submit(gpus(1))
+    fixture.run(MINUTE, utilization=0)
+    assert fixture.scenario.is_(job) == state
+    assert fixture.scenario.job(job).ending == ("cancel" if "pty" in fields else None)
+
+
+def test_a_decision_that_cannot_be_written_is_made_once() -> None:
+    fixture, _ = idle_job("cancel")
+    scenario = fixture.scenario
+    events = [fixture.tracker.events(scenario.state, scenario.now, scenario.boot) for _ in range(3)]
+    assert [[type(event) for event in found] for found in events] == [[e.JobCancelled], [], []]
+
+
 def advice(fixture: AlarmFixture, job: int) -> str | None:
     state = fixture.scenario.state
     alarm = fixture.tracker.advice(state, state.jobs[job], fixture.scenario.now)
@@ -460,23 +669,51 @@ def test_a_quarter_of_the_memory_is_enough(peak: int, is_advised: bool) -> None:
 
 def test_limits_of_a_job_replace_the_configured_ones() -> None:
     fixture = AlarmFixture()
-    fixture.start(alarms=(parse_limit("idle=off", "--alarm"),))
+    fixture.start(alarms=(parse_rule("idle=off", "--alarm"),))
     fixture.run(60 * MINUTE, utilization=0)
     assert fixture.raised == []
     fixture = AlarmFixture()
-    fixture.start(alarms=(parse_limit("idle=1h", "--alarm"),))
+    fixture.start(alarms=(parse_rule("idle=1h", "--alarm"),))
     fixture.run(69 * MINUTE, utilization=0)
     assert fixture.raised == []
     fixture.run(2 * MINUTE, utilization=0)
     assert fixture.active == ["gpu_idle"]
 
 
-@pytest.mark.parametrize("text", ["idle", "idle=", "idle=soon", "sleepy=1m", ""])
+@pytest.mark.parametrize(
+    "text", ["idle", "idle=", "idle=soon", "sleepy=1m", "", "idle=cancel,retry"]
+)
 def test_limits_that_cannot_be_read(text: str) -> None:
     with pytest.raises(BadValue):
-        parse_limit(text, "--alarm")
-    assert parse_limit("nan=on", "--alarm") == ("nan", 1.0)
-    assert parse_limit("over-requested=off", "--alarm") == ("over_requested", 0.0)
+        parse_rule(text, "--alarm")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "limit", "action"),
+    [("nan=on", "nan", 1.0, ""), ("over-requested=off", "over_requested", 0.0, ""),
+     ("idle=cancel", "gpu_idle", None, "cancel"), ("Hung=1h,retry", "hung", 3600.0, "retry"),
+     ("idle=1h 30m preempt-if-waiting", "gpu_idle", 5400.0, "preempt_if_waiting"),
+     ("loss_flat=on", "loss_flat", 3600.0, ""), ("log-silent=off,mark", "log_silent", 0.0, "mark"),
+     ("unused=0-01:00", "gpu_unused", 3600.0, ""), ("ecc=mark", "ecc", None, "mark")],
+)  # fmt: skip
+def test_rules_as_they_are_written(text: str, kind: str, limit: float | None, action: str) -> None:
+    assert parse_rule(text, "--alarm") == AlarmRule(kind, limit, action)
+
+
+@pytest.mark.parametrize("kind", ["hot", "ecc", "xid", "over_requested"])
+def test_what_is_about_no_running_job_ends_none(kind: str) -> None:
+    with pytest.raises(BadValue, match="no running job"):
+        parse_rule(f"{kind}=cancel", "--alarm")
+
+
+def test_rules_of_a_job_come_before_those_of_its_queue_and_the_general_ones() -> None:
+    general = AlarmRules([parse_rule("idle=30m,mark", ""), parse_rule("hung=off", "")])
+    queue = AlarmRules([parse_rule("idle=1h", "")], general)
+    job = AlarmRules([parse_rule("hung=retry", ""), parse_rule("diverged=cancel", "")], queue)
+    assert (job.limit("gpu_idle"), job.action("gpu_idle")) == (3600.0, "mark")
+    assert (job.limit("hung"), job.action("hung")) == (600.0, "retry")
+    assert (job.limit("diverged"), queue.limit("diverged")) == (600.0, 0.0)
+    assert (general.limit("hung"), general.action("nan")) == (0.0, "tell")
 
 
 def test_events_of_an_attempt_that_has_ended_raise_nothing() -> None:

@@ -148,14 +148,27 @@ def test_limits_of_alarms_and_targets(home: Path) -> None:
         idle = "30m"
         hung = "off"
         nan = false
+        xid = "mark"
+        log_silent = "2h, preempt_if_waiting"
+        [queues.night.alarms]
+        idle = "cancel"
+        hot = 60
+        [queues.day]
+        max_running = 2
         [notify.me]
         kind = "desktop"
         on = ["fail"]
         quiet = "22:00-07:00"
     """,
     )
-    limits = settings.alarms.limits
-    assert (limits.gpu_idle, limits.hung, limits.nan, limits.hot) == (1800.0, 0.0, 0.0, 300.0)
+    rules, night = settings.alarms.rules(), settings.queue_alarms["night"]
+    limits = [rules.limit(kind) for kind in ("gpu_idle", "hung", "nan", "hot", "log_silent")]
+    assert limits == [1800.0, 0.0, 0.0, 300.0, 7200.0]
+    actions = [rules.action(kind) for kind in ("gpu_idle", "xid", "log_silent")]
+    assert actions == ["tell", "mark", "preempt_if_waiting"]
+    assert (night.limit("gpu_idle"), night.action("gpu_idle")) == (1800.0, "cancel")
+    assert (night.limit("hot"), night.limit("hung")) == (60.0, 0.0)
+    assert list(settings.queue_alarms) == ["night"]
     target = settings.notify["me"]
     assert (target.on, target.quiet, target.with_logs) == (("fail",), "22:00-07:00", False)
 
@@ -167,8 +180,10 @@ def test_limits_of_alarms_and_targets(home: Path) -> None:
         ("[notify.x]\nkind = 'desktop'\non = ['never']", 'notify.x.on: expected a list of "start"'),
         ("[notify.x]\nkind = 'desktop'\ndigest = '25:00'", "notify.x.digest: expected a time"),
         ("[notify.x]\nkind = 'desktop'\nquiet = '7-8'", "notify.x.quiet: expected hours"),
-        ("[alarms]\nidle = 'soon'", 'alarms.idle: expected a duration such as "10m", or "off"'),
-        ("[alarms]\nnan = 'off'", "alarms.nan: expected true or false"),
+        ("[alarms]\nidle = 'soon'", 'alarms.idle: expected "off", "on", a duration such as "10m"'),
+        ("[alarms]\nnan = 3.5", 'alarms.nan: expected "off"'),
+        ("[alarms]\nhot = 'cancel'", 'alarms.hot: expected "off"'),
+        ("[queues.a.alarms]\nidel = 'off'", "'queues.a.alarms.idel' is not a known setting; did"),
     ],
 )
 def test_wrong_targets_and_limits_are_rejected(home: Path, text: str, sentence: str) -> None:

@@ -171,7 +171,7 @@ def test_alarms_are_counted_by_kind_and_gpu() -> None:
     found = samples(text.text().decode())["stoker_alarm_active"]
     active = {dict(labels)["kind"]: count for labels, count in found.items()}
     assert active == {"gpu_idle": 0, "gpu_unused": 0, "hung": 0, "nan": 0, "hot": 1, "ecc": 0,
-                      "xid": 0}  # fmt: skip
+                      "xid": 0, "loss_flat": 0, "diverged": 0, "log_silent": 0}  # fmt: skip
     assert dict(next(labels for labels, count in found.items() if count))["node"] == "box"
 
 

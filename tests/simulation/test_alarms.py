@@ -15,8 +15,8 @@ from simulation.sim_fixture import SimFixture, gpus
 from simulation.simulated_machine import Model
 from stoker.core.alarms.samples import GpuSample, JobSample
 from stoker.core.alarms.tracker import AlarmTracker, whole_gpus
-from stoker.core.events import AlarmCleared, AlarmRaised, Event
-from stoker.core.model.alarm import AlarmLimits
+from stoker.core.events import AlarmCleared, AlarmRaised
+from stoker.core.model.alarm import AlarmRules
 from stoker.core.model.job import Job, JobState
 
 HOUR, MINUTE, STEP = 3600.0, 60.0, 15.0
@@ -108,10 +108,10 @@ class AlarmSimulation:
         self.begins: dict[int, float] = {}
         self.alarms: list[tuple[str, str]] = []
         """Name of the training, and the kind of each alarm that was raised; `-` cleared."""
-        self.tracker = AlarmTracker(AlarmLimits())
+        self.tracker = AlarmTracker(AlarmRules())
 
-    def start(self, training: Training, request: Any = None) -> int:
-        job = self.sim.submit(request or gpus(1), models=(Model(seconds=2 * DAY),))
+    def start(self, training: Training, request: Any = None, **fields: Any) -> int:
+        job = self.sim.submit(request or gpus(1), models=(Model(seconds=2 * DAY),), **fields)
         self.trainings[job] = training
         self.sim.run(1)
         assert self.sim.job(job).state is JobState.RUNNING
@@ -120,20 +120,22 @@ class AlarmSimulation:
 
     def crash(self) -> None:
         self.sim.driver.crash()
-        self.tracker = AlarmTracker(AlarmLimits())
+        self.tracker = AlarmTracker(AlarmRules())
 
     def step(self) -> None:
         self.sim.world.advance(STEP)
+        self.sim.driver.turn()
         now, state = self.sim.world.moment(), self.sim.state
         for job in list(state.running.values()):
-            self.observe(job, now.boot, now.wall)
+            self.observe(job, now.boot)
         events = self.tracker.events(state, now.wall, now.boot)
         for event in events:
-            self.note(event)
+            if isinstance(event, AlarmRaised | AlarmCleared):
+                self.note(event)
         driver = self.sim.driver
         driver._act_on(driver.engine.cycle(events))
 
-    def observe(self, job: Job, boot: float, wall: float) -> None:
+    def observe(self, job: Job, boot: float) -> None:
         doing = self.trainings[job.id](self.sim.world.time - self.begins[job.id], self.random)
         state = self.sim.state
         for gpu in whole_gpus(job):
@@ -141,15 +143,14 @@ class AlarmSimulation:
                 at=boot, utilization=doing.load, has_process=doing.has_context,
                 memory=8000 * doing.has_context,
             )  # fmt: skip
-            self.tracker.observe_gpu(state, gpu, job, sample, wall)
+            self.tracker.observe_gpu(state, gpu, job, sample)
         sample = JobSample(
             at=boot, progress=doing.steps, log_size=doing.log,
             nan_metrics=("loss",) if doing.nan else (),
         )  # fmt: skip
-        self.tracker.observe_job(state, job, sample, wall)
+        self.tracker.observe_job(state, job, sample)
 
-    def note(self, event: Event) -> None:
-        assert isinstance(event, AlarmRaised | AlarmCleared)
+    def note(self, event: AlarmRaised | AlarmCleared) -> None:
         sign = "-" if isinstance(event, AlarmCleared) else ""
         assert event.alarm.job is not None
         name = self.trainings[event.alarm.job].__name__
@@ -217,3 +218,39 @@ def test_alarms_end_with_the_work_and_with_the_job() -> None:
     simulation.sim.do(ask.cancel(other))
     simulation.sim.run(60)
     assert simulation.sim.state.record.alarms == {}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_day_of_actions_ends_what_is_wrong_and_nothing_else(seed: int) -> None:
+    simulation = AlarmSimulation(seed, 9)
+    sim, random = simulation.sim, Random(seed)
+    fine = [
+        simulation.start(training, alarm=f"{kind}={action}")
+        for training, kind, action in (
+            (healthy, "idle", "cancel"), (loads_data, "hung", "retry"),
+            (validates, "hung", "cancel"), (starts_slowly, "unused", "preempt_if_waiting"),
+            (prints_only, "nan", "cancel"),
+        )
+    ]  # fmt: skip
+    diverging = simulation.start(diverges, alarm="nan=cancel")
+    hanging = simulation.start(hangs_spinning, alarm="hung=retry")
+    idle = simulation.start(idle_later, alarm="idle=preempt_if_waiting")
+    marked = simulation.start(never_uses_it, alarm="unused=mark")
+    simulation.run(8 * HOUR, lambda: simulation.crash() if random.random() < 0.002 else None)
+    assert [sim.job(job).state for job in (*fine, idle, marked)] == [JobState.RUNNING] * 7
+    assert sim.job(diverging).cause == "cancelled: loss: not a number"
+    assert sim.job(hanging).past[0].cause.startswith("stopped: hung for ")
+    assert (sim.job(hanging).attempt, sim.job(hanging).state) == (3, JobState.RUNNING)
+    waiting = [sim.submit(gpus(1), models=(Model(seconds=HOUR),)) for _ in range(2)]
+    simulation.trainings |= dict.fromkeys(waiting, healthy)
+    simulation.begins |= dict.fromkeys(waiting, sim.world.time)
+    simulation.run(10 * MINUTE)
+    # One has the GPU of the cancelled job, the other that of the idle one.
+    assert {sim.job(job).state for job in waiting} == {JobState.RUNNING}
+    assert sim.job(idle).past[-1].cause.startswith("stopped: GPU idle for ")
+    assert "needs its GPUs" in sim.job(idle).past[-1].cause
+    simulation.run(2 * HOUR)
+    assert [sim.job(job).state for job in (*waiting, idle)] == [
+        JobState.COMPLETED, JobState.COMPLETED, JobState.RUNNING,
+    ]  # fmt: skip
+    sim.check()

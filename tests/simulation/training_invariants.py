@@ -78,7 +78,7 @@ class TrainingInvariants:
                 self._say(f"job {job.id} is to stop for {other.id}, which is not more urgent")
             if other.id not in state.pending:
                 self._say(f"job {job.id} is to stop for {other.id}, which does not wait")
-        elif event.gpus is None and not _crowded(state, job):
+        elif event.gpus is None and not _crowded(state, job) and not _has_alarm(state, job):
             self._say(f"nobody knows why job {job.id} is to stop: {event.why}")
 
     def _stopped_early(self, state: State, job: Job) -> None:
@@ -146,4 +146,12 @@ def _crowded(state: State, job: Job) -> bool:
         for part in job.placement.parts
         for name in part.names(GPU)
         if (device := state.cluster.nodes[part.node].by_name.get((GPU, name))) is not None
+    )
+
+
+def _has_alarm(state: State, job: Job) -> bool:
+    """An alarm ends it, as its rule says."""
+    return any(
+        alarm.job == job.id and alarm.action in ("retry", "preempt_if_waiting")
+        for alarm in state.record.alarms.values()
     )

@@ -43,6 +43,8 @@ export interface AlarmView {
   since: string;
   text: string;
   action: string;
+  response: string;
+  evidence: string;
 }
 
 export interface AllocationView {

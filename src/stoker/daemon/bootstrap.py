@@ -241,8 +241,9 @@ def assemble_daemon(
     )  # fmt: skip
     training = TrainingMonitor(os.path.dirname(logs), reactor, registry, state, TrialScorer(state))
     alarms = AlarmMonitor(
-        settings.alarms.limits, node, logs, reactor, training.sample, gpus.memory.current
-    )
+        settings.alarms.rules(), node, logs, reactor, training.sample, gpus.memory.current,
+        settings.queue_alarms,
+    )  # fmt: skip
     sync = JournalSync(store, reactor)
     dispatcher = InstructionDispatcher(
         engine, registry, local.cancel_start, settings.grace, training.stops,

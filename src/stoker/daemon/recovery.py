@@ -30,7 +30,7 @@ from stoker.daemon import identity_files, unknown_attempts
 from stoker.daemon.control.daemon import Daemon
 from stoker.daemon.nodes.configured import configured_node_events
 from stoker.daemon.runtime.clock import system_clock
-from stoker.daemon.settings import Settings
+from stoker.daemon.settings import QueueLimits, Settings
 from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
 from stoker.executors.local.recovery import COMPLETE
@@ -63,8 +63,7 @@ def recover_state(
             # Jobs that earlier versions have queued keep their order.
             *([] if daemon.engine.seq else [PolicyChosen(at=at, queue="*", name=AUTO)]),
             *(
-                QueueDefined(at=at, name=name, **asdict(limits))
-                for name, limits in settings.queues.items()
+                _queue_defined(at, name, limits) for name, limits in settings.queues.items()
             ),
             *node_events,
             *(NodeRemoved(at=at, name=name) for name in _former_names(state, facts.name)),
@@ -85,6 +84,12 @@ def recover_state(
     daemon.store.purge(at - settings.secrets_days * DAY_SECONDS, kept)
     purge_leftovers(daemon, at)
     return ignored
+
+
+def _queue_defined(at: float, name: str, limits: QueueLimits) -> QueueDefined:
+    """Return the event of a configured queue; the rules of its alarms are read from the file."""
+    fields = {key: value for key, value in asdict(limits).items() if key != "alarms"}
+    return QueueDefined(at=at, name=name, **fields)
 
 
 def _recover_attempts(daemon: Daemon, same_boot: bool, mark: str, boot: str) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, fields
 
 from stoker import places
 from stoker.core.measurement.foreign_use import Thresholds
-from stoker.core.model.alarm import AlarmLimits
+from stoker.core.model.alarm import ACTIONS, LIMITS, AlarmRule, AlarmRules, parse_words
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
 from stoker.daemon.listen_address import split
 from stoker.executors.clusters import KINDS
@@ -39,8 +39,12 @@ def _as_seconds(value: Any) -> float:
     return float(value if type(value) is int else parse_duration(value))
 
 
-def _as_limit(value: Any) -> float:
-    return 0.0 if value in ("off", False) else _as_seconds(value)
+def _as_rule(name: str, value: Any) -> AlarmRule:
+    kind = name if name in LIMITS else f"gpu_{name}"
+    if type(value) is int:
+        return AlarmRule(kind, float(value))
+    text = value if isinstance(value, str) else "on" if convert(value, bool) else "off"
+    return parse_words(kind, text, name)
 
 
 def _as_clock(value: Any) -> str:
@@ -97,8 +101,12 @@ Number = Annotated[float, _meta("a number, 0 or more", ge=0)]
 Seconds = Annotated[
     float, _meta('a duration such as "10s"', _as_seconds, ge=0, le=MAX_DURATION_SECONDS)
 ]
-Limit = Annotated[
-    float, _meta('a duration such as "10m", or "off"', _as_limit, ge=0, le=MAX_DURATION_SECONDS)
+Rule = Annotated[
+    AlarmRule,
+    Meta(
+        description=f'"off", "on", a duration such as "10m", one of {", ".join(ACTIONS)}, or both',
+        extra={"parse_named": _as_rule},
+    ),
 ]
 Gpus = Annotated[str, _meta('GPU ids such as [0, 1] or "0,1", "all" or "none"', _as_gpus)]
 Resources = Annotated[str, _meta("a table such as { licence = [2] }", _as_resources)]
@@ -187,25 +195,24 @@ class AccountingSettings(Struct, frozen=True):
 
 
 class AlarmSettings(Struct, frozen=True):
-    """[alarms]: after how long each kind is raised."""
+    """[alarms], [queues.NAME.alarms]: after how long each kind is raised, and what follows."""
 
-    idle: Limit = AlarmLimits().gpu_idle
-    unused: Limit = AlarmLimits().gpu_unused
-    over_requested: Limit = AlarmLimits().over_requested
-    hung: Limit = AlarmLimits().hung
-    hot: Limit = AlarmLimits().hot
-    nan: Flag = True
-    ecc: Flag = True
-    xid: Flag = True
+    idle: Rule | None = None
+    unused: Rule | None = None
+    over_requested: Rule | None = None
+    hung: Rule | None = None
+    nan: Rule | None = None
+    loss_flat: Rule | None = None
+    diverged: Rule | None = None
+    log_silent: Rule | None = None
+    hot: Rule | None = None
+    ecc: Rule | None = None
+    xid: Rule | None = None
 
-    @property
-    def limits(self) -> AlarmLimits:
-        """The limits by kind."""
-        return AlarmLimits(
-            gpu_idle=self.idle, gpu_unused=self.unused, over_requested=self.over_requested,
-            hung=self.hung, hot=self.hot, nan=float(self.nan), ecc=float(self.ecc),
-            xid=float(self.xid),
-        )  # fmt: skip
+    def rules(self, general: AlarmRules | None = None) -> AlarmRules:
+        """Return the rules of all kinds; `general`: those of kinds that are not given."""
+        given = (getattr(self, field) for field in self.__struct_fields__)
+        return AlarmRules((rule for rule in given if rule is not None), general)
 
 
 class NotifyTarget(Struct, frozen=True):
@@ -281,6 +288,7 @@ class QueueLimits(Struct, frozen=True):
     priority: Priority = 0
     strict: Flag = False
     devices: Devices = ()
+    alarms: AlarmSettings = AlarmSettings()
 
 
 class ConfiguredNode(Struct, frozen=True):
@@ -357,6 +365,16 @@ class Settings(Struct, frozen=True):
     nodes: dict[str, ConfiguredNode] = {}
     clusters: dict[str, ConfiguredCluster] = {}
 
+    @property
+    def queue_alarms(self) -> dict[str, AlarmRules]:
+        """The rules of alarms of the queues that have others than [alarms]."""
+        general = self.alarms.rules()
+        return {
+            name: queue.alarms.rules(general)
+            for name, queue in self.queues.items()
+            if queue.alarms != AlarmSettings()
+        }
+
 
 def load() -> Settings:
     """Read the configuration files; the later one wins key by key."""
@@ -408,8 +426,11 @@ def _decode(kind: Any, value: Any, path: str) -> Any:
     if isinstance(kind, type) and issubclass(kind, Struct):
         return _decode_struct(kind, _table(value, path), path)
     meta = _meta_of(kind)
-    parse = (meta.extra or {}).get("parse")
+    extra = meta.extra or {}
+    parse, parse_named = extra.get("parse"), extra.get("parse_named")
     try:
+        if parse_named is not None:
+            return parse_named(path.rpartition(".")[2], value)
         return convert(parse(value) if parse else value, kind)
     except (ValidationError, ValueError, TypeError, AttributeError, OverflowError):
         raise _bad(path, f"expected {meta.description}, got {_shown(value)}") from None

@@ -10,7 +10,7 @@ import pytest
 from core.scenario import Scenario, gpus
 from stoker.core import events as e
 from stoker.core.alarms.samples import JobSample
-from stoker.core.model.alarm import AlarmLimits
+from stoker.core.model.alarm import AlarmRules
 from stoker.core.model.resources import DeviceFacts, NodeFacts
 from stoker.daemon.alarms import monitor as module
 from stoker.daemon.alarms.monitor import AlarmMonitor
@@ -33,8 +33,8 @@ class MonitorFixture:
         self.memory: dict[int, dict[str, int]] = {}
         self.reactor = VirtualReactor()
         self.monitor = AlarmMonitor(
-            AlarmLimits(), "here", str(logs), self.reactor, self.samples.get,
-            lambda job: self.memory.get(job, {}), self.clock,
+            AlarmRules(), "here", str(logs), self.reactor, self.samples.get,
+            lambda job: self.memory.get(job, {}), clock=self.clock,
         )  # fmt: skip
 
     def clock(self) -> Instant:

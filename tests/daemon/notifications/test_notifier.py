@@ -146,6 +146,31 @@ def test_alarms_reach_the_targets_of_the_job_and_of_all(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_marked_alarm_is_no_message_and_an_action_is_named(tmp_path: Path) -> None:
+    fixture = NotifierFixture(tmp_path, lab=CHAT)
+    id = fixture.submit()
+    fixture.run(id)
+    for kind, action in (("gpu_idle", "mark"), ("hung", "retry")):
+        alarm = Alarm(kind=kind, since=1.0, text="nothing", job=id, action=action)
+        fixture.apply(e.AlarmRaised(at=1.0, alarm=alarm))
+    assert fixture.flush() == [("slack", f"job {id} true: hung")]
+    assert fixture.sent[0].message.lines == [
+        "nothing", "It is ended and repeated, at most three times.",
+    ]  # fmt: skip
+
+
+def test_evidence_is_sent_where_logs_are(tmp_path: Path) -> None:
+    hook = NotifyTarget(kind="webhook", url="https://hook", on=("alarm",))
+    fixture = NotifierFixture(tmp_path, lab=CHAT, hook=hook)
+    id = fixture.submit()
+    fixture.run(id)
+    alarm = Alarm(kind="hung", since=1.0, text="nothing", job=id, evidence="pid 7 python\n  wait")
+    fixture.apply(e.AlarmRaised(at=1.0, alarm=alarm))
+    fixture.flush()
+    logs = {job.target["kind"]: job.message.log for job in fixture.sent}
+    assert logs == {"slack": [], "webhook": ["pid 7 python", "  wait"]}
+
+
 def test_an_empty_queue_is_a_message(tmp_path: Path) -> None:
     fixture = NotifierFixture(tmp_path, lab=NotifyTarget(kind="ntfy", url="x", on=("empty",)))
     first, second = fixture.submit(), fixture.submit()

@@ -116,9 +116,10 @@ def job_rows(view: JsonObject, verbose: bool) -> list[tuple[str, str]]:
     )
     rows += _trial_rows(view) + _estimate_rows(view)
     for alarm in view.get("alarms") or ():
-        from stoker.cli.output.alarm_text import alarm_line
+        from stoker.cli.output.alarm_text import alarm_line, evidence_lines
 
         rows.append(("alarm", alarm_line(alarm)))
+        rows += [("", line) for line in evidence_lines(alarm)] if verbose else []
     skipped = SKIPPED | PER_PART if view.get("parts") else SKIPPED
     for key, value in view.items():
         if key == "node" and view.get("parts"):

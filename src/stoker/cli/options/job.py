@@ -89,7 +89,8 @@ JOB = (
            "tell NAME about start,end,fail,requeue,alarm; repeatable", many=True),
     Option("--mail-type", "WHEN", "send e-mail: BEGIN,END,FAIL,REQUEUE,ALL"),
     Option("--mail-user", "ADDRESS", "to this address (default: the submitter)"),
-    Option("--alarm", "KIND=WHEN", "idle=off, idle=30m, hung=1h, nan=off; repeatable", many=True),
+    Option("--alarm", "KIND=WHEN",
+           "idle=off, hung=1h, nan=cancel, idle=30m,mark; repeatable", many=True),
     Option("--pty", None, "run it in a terminal (only `run`)"),
 )  # fmt: skip
 

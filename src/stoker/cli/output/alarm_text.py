@@ -10,7 +10,7 @@ from stoker.wire import JsonObject
 
 def alarm_word(alarm: JsonObject) -> str:
     """Return the kind in one word: `idle`, `hung`, `NaN`."""
-    kind = str(alarm["kind"]).removeprefix("gpu_")
+    kind = str(alarm["kind"]).removeprefix("gpu_").replace("_", " ")
     return {"nan": "NaN", "ecc": "ECC", "xid": "Xid"}.get(kind, kind)
 
 
@@ -30,4 +30,11 @@ def alarm_line(alarm: JsonObject, now: float | None = None) -> str:
     """Return an alarm in one line."""
     on = f" (GPU {alarm['node']}/{alarm['gpu']})" if alarm["gpu"] is not None else ""
     lasted = times.approximate(age(alarm, now))
-    return f"{alarm_word(alarm)} for {lasted}: {clean(alarm['text'] + on)}"
+    response = alarm.get("response") or "tell"
+    then = f"; action: {response}" if response not in ("tell", "mark") else ""
+    return f"{alarm_word(alarm)} for {lasted}: {clean(alarm['text'] + on)}{then}"
+
+
+def evidence_lines(alarm: JsonObject) -> list[str]:
+    """Return what the processes of the job were doing, as indented lines."""
+    return [f"  {clean(line)}" for line in str(alarm.get("evidence") or "").splitlines()]

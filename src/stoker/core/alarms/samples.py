@@ -5,6 +5,7 @@ All times are on the boot clock, which does not jump.
 
 from __future__ import annotations
 
+from math import inf, isfinite, nextafter
 from statistics import median
 from typing import Any
 
@@ -20,6 +21,8 @@ INTERVALS = 9
 MISSED_INTERVALS = 5
 SILENCE_FACTOR = 3
 """Factor of the limit of `hung` for an attempt without reports."""
+LEAST_GAIN = 1e-3
+"""Part of its best value by which an objective must get better, or it is flat."""
 
 
 class GpuSample(Struct, frozen=True, kw_only=True):
@@ -100,6 +103,19 @@ class JobSample(Struct, frozen=True, kw_only=True):
     log_size: int | None = None
     log_has_nan: bool = False
     """Whether its log has a loss that is not a number, twice in a row."""
+    objective: float | None = None
+    """The last value by which the trials of its sweep are compared; smaller is better."""
+
+
+class ObjectiveTrack(Struct, frozen=True):
+    """How the objective of a trial develops; smaller is better."""
+
+    first: float
+    best: float
+    improved: float
+    """When it last got better."""
+    worse: float | None = None
+    """Since when it is worse than its first value."""
 
 
 class JobTrack(Struct, frozen=True):
@@ -109,28 +125,65 @@ class JobTrack(Struct, frozen=True):
     reported: float
     wrote: float
     intervals: tuple[float, ...] = ()
-    is_restored: bool = False
-    """It was hung when the daemon stopped, and has done nothing since."""
+    objective: ObjectiveTrack | None = None
+    restored: frozenset[str] = frozenset()
+    """Kinds of alarms that were active when the daemon stopped; it has done nothing since."""
+
+
+def restored_track(at: float, since: dict[str, float]) -> JobTrack:
+    """Return the track of an attempt of an earlier daemon, by the begins of its active alarms."""
+    objective = None
+    if "loss_flat" in since or "diverged" in since:
+        improved, worse = since.get("loss_flat", at), since.get("diverged")
+        objective = ObjectiveTrack(inf, inf, improved, worse)
+    return JobTrack(
+        JobSample(at=at), since.get("hung", at), since.get("log_silent", at),
+        objective=objective, restored=frozenset(since),
+    )  # fmt: skip
 
 
 def observe_job(before: JobTrack | None, sample: JobSample, is_paused: bool = False) -> JobTrack:
     """Return the track of an attempt after another sample."""
+    at = sample.at
+    objective = before.objective if before is not None else None
+    if is_paused and objective is not None:
+        objective = ObjectiveTrack(objective.first, objective.best, at)
+    objective = _observe_objective(objective, sample.objective, at)
     if before is None or is_paused:
         intervals = before.intervals if before is not None else ()
-        return JobTrack(sample, sample.at, sample.at, intervals)
+        return JobTrack(sample, at, at, intervals, objective)
     reported, wrote, intervals = before.reported, before.wrote, before.intervals
     last = before.last
     has_reported = sample.progress != last.progress
     has_written = sample.log_size != last.log_size
-    if before.is_restored and last.progress is None and last.log_size is None:
+    if before.restored and last.progress is None and last.log_size is None:
         has_reported = has_written = False  # that was before the daemon started
     if has_reported:
-        took = (sample.at - reported,) if last.progress is not None else ()
-        intervals, reported = (intervals + took)[-INTERVALS:], sample.at
+        took = (at - reported,) if last.progress is not None else ()
+        intervals, reported = (intervals + took)[-INTERVALS:], at
     if has_written:
-        wrote = sample.at
-    is_restored = before.is_restored and not (has_reported or has_written)
-    return JobTrack(sample, reported, wrote, intervals, is_restored)
+        wrote = at
+    restored = frozenset[str]() if has_reported or has_written else before.restored
+    return JobTrack(sample, reported, wrote, intervals, objective, restored)
+
+
+def _observe_objective(
+    before: ObjectiveTrack | None, value: float | None, at: float
+) -> ObjectiveTrack | None:
+    if value is None or not isfinite(value):
+        return before
+    if before is None:
+        return ObjectiveTrack(value, value, at)
+    if before.first == inf:  # of an earlier daemon: what is true remains true at this value
+        first = value if before.worse is None else nextafter(value, -inf)
+        return ObjectiveTrack(first, value, before.improved, before.worse)
+    has_improved = value < before.best - LEAST_GAIN * abs(before.best)
+    return ObjectiveTrack(
+        before.first,
+        min(value, before.best) if has_improved else before.best,
+        at if has_improved else before.improved,
+        _since(before.worse, value > before.first, at),
+    )
 
 
 def hung_since(track: JobTrack, gpus: list[GpuTrack], now: float, limit: float) -> float | None:
@@ -140,7 +193,7 @@ def hung_since(track: JobTrack, gpus: list[GpuTrack], now: float, limit: float) 
     for instance on a long validation.
     """
     flat = max((now if gpu.flat is None else gpu.flat for gpu in gpus), default=None)
-    if track.is_restored:
+    if "hung" in track.restored:
         return None if any(gpu.flat is None for gpu in gpus) else track.reported
     idle = max(track.reported, flat or 0.0)
     if len(track.intervals) > 1 and not track.last.is_done:

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
+from stoker.core.alarms.actions import Action, action_events
+from stoker.core.alarms.checks import Finding, check_hardware, check_job, check_use
 from stoker.core.alarms.samples import (
     MAX_GAP_SECONDS,
-    STARTUP_SECONDS,
     GpuSample,
     GpuTrack,
     JobSample,
     JobTrack,
-    hung_since,
     observe_gpu,
     observe_job,
+    restored_track,
 )
 from stoker.core.events import AlarmCleared, AlarmRaised, Event
-from stoker.core.model.alarm import OVER_REQUESTED, Alarm, AlarmLimits, with_limits
+from stoker.core.model.alarm import OVER_REQUESTED, Alarm, AlarmRules
 from stoker.core.model.job import AttemptId, Job, JobState
 from stoker.core.model.resources import GPU
-from stoker.core.model.units import THOUSAND, approximate_duration
+from stoker.core.model.sweep import ascending_value
+from stoker.core.model.units import MAX_DURATION_SECONDS, THOUSAND
 from stoker.core.state.state import State
+from stoker.core.state.sweep_boards import sweep_of
 
 GpuId = tuple[str, str]
 """Node and name of a GPU."""
 MAX_USED_SHARE, MAX_MEMORY_SHARE = 0.5, 0.25
 """An attempt asked for too much if it used no more than that of its GPUs, or of their memory."""
-PROGRAM_XIDS = frozenset({13, 31, 32, 43, 45, 68, 69})
-"""Faults that a program causes, not the hardware."""
 
 
 def whole_gpus(job: Job) -> list[GpuId]:
@@ -46,24 +49,23 @@ class AlarmTracker:
     Nothing else survives a restart: an active alarm stays until a sample contradicts it.
     """
 
-    def __init__(self, limits: AlarmLimits) -> None:
-        self._limits = limits
+    def __init__(self, rules: AlarmRules, queues: Mapping[str, AlarmRules] | None = None) -> None:
+        """`queues`: the rules of queues that have others."""
+        self._rules, self._queues = rules, queues or {}
         self._gpus: dict[GpuId, GpuTrack] = {}
         self._held: dict[tuple[AttemptId, GpuId], GpuTrack] = {}
         self._jobs: dict[AttemptId, JobTrack] = {}
         self._unwritten: set[str] = set()
         """Alarms that were raised and are not in the state, since the journal cannot be written."""
+        self._decided: dict[AttemptId, Action] = {}
+        """The last decision about each attempt, which may not be in the state for that reason."""
 
-    def observe_gpu(
-        self, state: State, gpu: GpuId, holder: Job | None, sample: GpuSample, wall: float
-    ) -> None:
+    def observe_gpu(self, state: State, gpu: GpuId, holder: Job | None, sample: GpuSample) -> None:
         """Take a reading of a GPU; `holder` has it for itself."""
         track = self._gpus.get(gpu)
         if track is None:
-            hot = self._restored(
-                state, Alarm(kind="hot", since=0, text="", node=gpu[0], gpu=gpu[1]), sample.at, wall
-            )
-            track = GpuTrack(sample.at, hot=hot)
+            alarm = Alarm(kind="hot", since=0, text="", node=gpu[0], gpu=gpu[1])
+            track = GpuTrack(sample.at, hot=_restored(state, alarm, sample.at))
         self._gpus[gpu] = observe_gpu(track, sample)
         if holder is None:
             return
@@ -71,42 +73,31 @@ class AlarmTracker:
         if holder.state is not JobState.RUNNING:
             self._held.pop(key, None)  # it may do nothing while it is paused
             return
-        track = self._held.get(key) or self._restored_track(state, holder, gpu, sample.at, wall)
+        track = self._held.get(key) or _restored_track(state, holder, gpu, sample.at)
         self._held[key] = observe_gpu(track, sample)
 
-    def observe_job(self, state: State, job: Job, sample: JobSample, wall: float) -> None:
-        """Take what an attempt has reported and written."""
+    def observe_job(self, state: State, job: Job, sample: JobSample, is_known: bool = True) -> None:
+        """Take what an attempt has reported and written, unless that cannot be known now."""
         key = AttemptId(job.id, job.attempt)
         before = self._jobs.get(key)
+        sweep = sweep_of(state, job)
+        if sample.objective is not None:
+            value = ascending_value(sweep, sample.objective) if sweep is not None else None
+            sample = replace(sample, objective=value)
         if before is None:
-            since = self._restored(state, _alarm("hung", 0, "", job), sample.at, wall)
-            if since is not None:
-                empty = JobSample(at=sample.at)
-                before = JobTrack(empty, since, since, is_restored=True)
-        self._jobs[key] = observe_job(before, sample, job.state is not JobState.RUNNING)
-
-    @staticmethod
-    def _restored(state: State, alarm: Alarm, at: float, wall: float) -> float | None:
-        """Return since when an active alarm has been true, on the boot clock."""
-        active = state.record.alarms.get(alarm.key)
-        return at - max(wall - active.since, 0.0) if active is not None else None
-
-    def _restored_track(
-        self, state: State, job: Job, gpu: GpuId, at: float, wall: float
-    ) -> GpuTrack:
-        idle, unused = (
-            self._restored(state, _alarm(kind, 0, "", job, gpu), at, wall)
-            for kind in ("gpu_idle", "gpu_unused")
-        )
-        # An earlier daemon may have seen it at work.
-        was_used = unused is None and bool(job.measured.busy or job.progress.peak)
-        return GpuTrack(at, idle, unused, was_used=was_used)
+            kinds = ("hung", "log_silent", "loss_flat", "diverged")
+            found = {kind: _restored(state, _alarm(kind, 0, "", job), sample.at) for kind in kinds}
+            since = {kind: at for kind, at in found.items() if at is not None}
+            before = restored_track(sample.at, since) if since else None
+        is_paused = job.state is not JobState.RUNNING or not is_known
+        self._jobs[key] = observe_job(before, sample, is_paused)
 
     def forget_ended(self, state: State) -> None:
         """Drop what is known of attempts that have ended."""
         running = {AttemptId(job.id, job.attempt) for job in state.running.values()}
         self._jobs = {key: track for key, track in self._jobs.items() if key in running}
         self._held = {key: track for key, track in self._held.items() if key[0] in running}
+        self._decided = {key: event for key, event in self._decided.items() if key in running}
 
     # -- alarms -------------------------------------------------------------------------
 
@@ -120,10 +111,30 @@ class AlarmTracker:
         self._unwritten &= wanted.keys() - active.keys()
         raised = [key for key in wanted if key not in active and key not in self._unwritten]
         self._unwritten.update(raised)
+        confirmed = [
+            replace(active[key], action=alarm.action)
+            for key, alarm in wanted.items() if key in active
+        ]  # fmt: skip
         return [
             *(AlarmCleared(at=wall, alarm=active[key]) for key in cleared),
             *(AlarmRaised(at=wall, alarm=wanted[key]) for key in raised),
+            *self._actions(state, confirmed, wall, boot),
         ]
+
+    def is_wanted(self, alarm: Alarm) -> bool:
+        """Return whether an alarm was raised that is not in the state yet."""
+        return alarm.key in self._unwritten
+
+    def _actions(
+        self, state: State, alarms: list[Alarm], wall: float, boot: float
+    ) -> Iterator[Action]:
+        """Yield what follows from alarms in the state, each decision once."""
+        for event in action_events(state, alarms, wall, boot):
+            key = AttemptId(event.job, state.jobs[event.job].attempt)
+            before = self._decided.get(key)
+            if type(event) is not type(before) or event.at_once != before.at_once:
+                self._decided[key] = event
+                yield event
 
     def _is_known(self, state: State, alarm: Alarm, boot: float) -> bool:
         """Return whether there are recent samples that could confirm an alarm."""
@@ -145,60 +156,52 @@ class AlarmTracker:
 
     def _alarms(self, state: State, offset: float, boot: float) -> Iterator[Alarm]:
         """Yield all alarms that should be active; `offset` turns boot times into wall times."""
-        for gpu, track in self._gpus.items():
-            if boot - track.at <= MAX_GAP_SECONDS:
-                yield from self._hardware_alarms(gpu, track, offset, boot)
+        for (node, name), track in self._gpus.items():
+            findings = check_hardware(track, boot, self._rules)
+            for kind, since, text in findings if boot - track.at <= MAX_GAP_SECONDS else ():
+                yield Alarm(
+                    kind=kind, since=since + offset, text=text, node=node, gpu=name,
+                    action=self._rules.action(kind),
+                )  # fmt: skip
         for job in state.running.values():
             if job.state is JobState.RUNNING:
-                yield from self._job_alarms(state, job, offset, boot)
+                rules = self.rules_of(state, job)
+                for (kind, since, text), gpu in self._job_findings(job, boot, rules):
+                    alarm = _alarm(kind, since + offset, text, job, gpu)
+                    yield replace(alarm, action=rules.action(kind))
 
-    def _hardware_alarms(
-        self, gpu: GpuId, track: GpuTrack, offset: float, boot: float
-    ) -> Iterator[Alarm]:
-        limits, last = self._limits, track.last
-        if last is None:
-            return
-        node, name = gpu
-        found: list[tuple[str, float, str]] = []
-        if limits.hot and track.hot is not None and boot - track.hot >= limits.hot:
-            text = f"{last.temperature} °C; it slows down at {last.slowdown} °C"
-            found.append(("hot", track.hot, text))
-        if limits.ecc and last.ecc_errors:
-            found.append(("ecc", boot, f"{last.ecc_errors} uncorrectable memory errors"))
-        if limits.xid and last.xid is not None and last.xid not in PROGRAM_XIDS:
-            found.append(("xid", boot, f"Xid {last.xid} reported by its driver"))
-        for kind, since, text in found:
-            yield Alarm(kind=kind, since=since + offset, text=text, node=node, gpu=name)
+    def rules_of(self, state: State, job: Job) -> AlarmRules:
+        """Return the rules of a job: its own, then those of its queue, then the general ones."""
+        spec = state.spec(job)
+        general = self._queues.get(spec.queue, self._rules)
+        return AlarmRules(spec.alarms, general) if spec.alarms else general
 
-    def _job_alarms(self, state: State, job: Job, offset: float, boot: float) -> Iterator[Alarm]:
-        limits = with_limits(self._limits, state.spec(job).alarms)
+    def _job_findings(
+        self, job: Job, boot: float, rules: AlarmRules
+    ) -> Iterator[tuple[Finding, GpuId | None]]:
         key = AttemptId(job.id, job.attempt)
         whole = [(gpu, self._held[key, gpu]) for gpu in whole_gpus(job) if (key, gpu) in self._held]
         fresh = [(gpu, track) for gpu, track in whole if boot - track.at <= MAX_GAP_SECONDS]
         for gpu, track in fresh:
-            found = gpu_alarm(track, job.started_boot or boot, boot, limits)
+            found = check_use(track, job.started_boot or boot, boot, rules)
             if found is not None:
-                yield _alarm(found[0], found[1] + offset, found[2], job, gpu)
+                yield found, gpu
         seen = self._jobs.get(key)
         if seen is None:
             return
         known = [track for _, track in fresh if track.last and track.last.utilization is not None]
         # Without readings of all its GPUs, one that works may be missed.
         gpus = known if len(known) == len(whole_gpus(job)) else []
-        since = hung_since(seen, gpus, boot, limits.hung) if limits.hung else None
-        if since is not None:
-            yield _alarm("hung", since + offset, _hung_text(seen, gpus), job)
-        if limits.nan and (seen.last.nan_metrics or seen.last.log_has_nan):
-            names = ", ".join(seen.last.nan_metrics[:3]) or "the loss in its log"
-            yield _alarm("nan", boot + offset, f"{names}: not a number", job)
+        for found in check_job(seen, gpus, boot, rules):
+            yield found, None
 
     def advice(self, state: State, job: Job, wall: float) -> Alarm | None:
         """Return what an attempt that ends well asked for and did not use."""
-        limits = with_limits(self._limits, state.spec(job).alarms)
+        shortest = self.rules_of(state, job).limit(OVER_REQUESTED)
         gpus, key = whole_gpus(job), AttemptId(job.id, job.attempt)
         tracks = [self._held[key, gpu] for gpu in gpus if (key, gpu) in self._held]
         runtime = wall - job.started_at if job.started_at is not None else 0.0
-        if not (limits.over_requested and gpus) or runtime < limits.over_requested:
+        if not (shortest and gpus) or runtime < shortest:
             return None
         if len(tracks) < len(gpus):
             return None  # not all of them were read
@@ -214,27 +217,18 @@ class AlarmTracker:
         return _alarm(OVER_REQUESTED, wall - runtime, text, job) if text is not None else None
 
 
-def gpu_alarm(
-    track: GpuTrack, started: float, boot: float, limits: AlarmLimits
-) -> tuple[str, float, str] | None:
-    """Return kind, begin and text of the alarm of a GPU that an attempt has for itself."""
-    if limits.gpu_unused and track.unused is not None and boot - track.unused >= limits.gpu_unused:
-        return "gpu_unused", track.unused, "no process of the job has used it"
-    if limits.gpu_idle and track.idle is not None:
-        begin = max(track.idle, started + STARTUP_SECONDS)
-        if boot - begin >= limits.gpu_idle:
-            memory = track.last.memory if track.last is not None else None
-            held = f"; {memory} MiB of its memory are in use" if memory else ""
-            return "gpu_idle", track.idle, f"nothing runs on it{held}"
-    return None
+def _restored(state: State, alarm: Alarm, at: float) -> float | None:
+    """Return since when an active alarm has been true: for long enough, whatever the clocks say."""
+    return at - MAX_DURATION_SECONDS if alarm.key in state.record.alarms else None
 
 
-def _hung_text(track: JobTrack, gpus: list[GpuTrack]) -> str:
-    usual = ""
-    if track.intervals:
-        usual = f", where one came every {approximate_duration(max(track.intervals))}"
-    load = f"; GPU at {'100' if gpus[0].is_full else '0'} %" if gpus else ""
-    return f"no report of progress{usual}{load}"
+def _restored_track(state: State, job: Job, gpu: GpuId, at: float) -> GpuTrack:
+    idle, unused = (
+        _restored(state, _alarm(kind, 0, "", job, gpu), at) for kind in ("gpu_idle", "gpu_unused")
+    )
+    # An earlier daemon may have seen it at work.
+    was_used = unused is None and bool(job.measured.busy or job.progress.peak)
+    return GpuTrack(at, idle, unused, was_used=was_used)
 
 
 def _alarm(kind: str, since: float, text: str, job: Job, gpu: GpuId | None = None) -> Alarm:

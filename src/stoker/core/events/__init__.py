@@ -99,11 +99,13 @@ class JobsSubmitted(Event, frozen=True, kw_only=True):
 
 
 class JobCancelled(JobEvent, frozen=True, kw_only=True):
-    """The user cancelled a job."""
+    """The user or an alarm cancelled a job."""
 
     at_once: bool = False
     needless: bool = False
     """Whether its sweep has reached the target, so that the trial is not needed."""
+    why: str = ""
+    """Why an alarm cancelled it; empty: a user did."""
 
 
 class JobHeld(JobEvent, frozen=True, kw_only=True):
@@ -300,6 +302,8 @@ class PreemptionRequested(CurrentAttemptEvent, tag="StopAsked", frozen=True, kw_
     gpus: int | None = None
     at_once: bool = False
     """Whether it is terminated without waiting for a checkpoint."""
+    delay: float = 0.0
+    """Seconds for which it is not started again, so that others get its devices."""
 
 
 class PreemptionCancelled(CurrentAttemptEvent, tag="StopWithdrawn", frozen=True, kw_only=True):

@@ -45,7 +45,8 @@ def _begin(state: State, job: Job, placement: Placement, at: float, boot: float)
     update_delegated_capacity(state, job.placement)
     job.code = job.signal = job.cause = job.note = job.ended_at = job.advice = None
     job.ends = ()
-    job.ending, job.slack, job.paused_boot, job.warned = None, 0.0, None, False
+    job.ending, job.ending_cause = None, None
+    job.slack, job.paused_boot, job.warned = 0.0, None, False
     if any(allocation.is_shared for allocation in placement.allocations):
         learning.mark_shared(state, job)
 

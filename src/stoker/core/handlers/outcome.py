@@ -81,7 +81,8 @@ def preempted_outcome(job: Job) -> AttemptOutcome:
     """Return the outcome of a preempted attempt: it is requeued and resumed later."""
     stop = job.progress.stop
     cause = f"stopped: {stop.reason}" if stop is not None else "stopped"
-    return AttemptOutcome(JobState.FAILED, cause, again=True, preempted=True)
+    delay = stop.delay if stop is not None else 0.0
+    return AttemptOutcome(JobState.FAILED, cause, again=True, delay=delay, preempted=True)
 
 
 def after_loss(job: Job, spec: Spec, reason: str, preempted: bool = False) -> AttemptOutcome:
@@ -118,6 +119,8 @@ def forced_outcome(job: Job) -> AttemptOutcome | None:
         where = f" at step {step:g}" if step is not None else ""
         cause = f"stopped early{where}: other trials were better"
         return AttemptOutcome(JobState.COMPLETED, cause)
+    if job.ending == "cancel" and job.ending_cause:
+        return AttemptOutcome(JobState.CANCELLED, f"cancelled: {job.ending_cause}")
     return _FORCED_OUTCOMES.get(job.ending or "")
 
 

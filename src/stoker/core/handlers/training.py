@@ -82,7 +82,7 @@ def on_preemption_requested(
     if job.state is not JobState.RUNNING:
         return []
     progress, spec = job.progress, state.spec(job)
-    stop = StopRequest(event.why, event.boot, event.by, event.gpus)
+    stop = StopRequest(event.why, event.boot, event.by, event.gpus, delay=event.delay)
     job.progress = replace(progress, stop=stop)
     state.update_stopping(job)
     if event.at_once:

@@ -20,6 +20,7 @@ def on_job_cancelled(state: State, job: Job, event: e.JobCancelled) -> do.Instru
         return finish(state, job, JobState.CANCELLED, event.at)
     if not job.holding:
         return []
+    job.ending_cause = event.why or None
     return terminate(state, job, "cancel", event.at_once)
 
 

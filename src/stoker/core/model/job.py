@@ -178,6 +178,8 @@ class StopRequest(Struct, frozen=True, omit_defaults=True):
     """Number of GPUs when it resumes; None: as requested by the job."""
     timed_out: bool = field(default=False, name="ignored")
     """Whether it did not stop in time and cannot be ended: its devices are no longer expected."""
+    delay: float = 0.0
+    """Seconds for which it is not started again."""
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
@@ -317,6 +319,8 @@ class Job(Struct, omit_defaults=True, gc=False):
     """Whether the user retried it after its deadline, which no longer applies."""
     ending: str | None = None
     """Why it is ending: `cancel`, `time` or `deadline`."""
+    ending_cause: str | None = None
+    """Why it is cancelled, in words, if no user did it."""
     ends: tuple[PartEnd, ...] = ()
     """Parts of the current attempt that have ended, in the order of their ends."""
     retries: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from stoker.core.model.alarm import AlarmRule
 from stoker.core.model.dependency import Dependency
 from stoker.core.model.resources import ResourceRequest
 
@@ -167,8 +168,8 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Whether it is never preempted (`--no-requeue`)."""
     source: MetricsSource | None = None
     """Where its metrics are found, if it does not report them."""
-    alarms: tuple[tuple[str, float], ...] = ()
-    """Limits of its alarms by kind, where they differ from those of the configuration."""
+    alarms: tuple[AlarmRule, ...] = ()
+    """Rules of its alarms, where they differ from those of its queue and of the configuration."""
     notify: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Targets of notifications (`mailto:ADDRESS`: an e-mail address), and what is sent to each."""
     uid: int | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from stoker.core.model.alarm import parse_limit
+from stoker.core.model.alarm import parse_rule
 from stoker.core.model.dependency import parse_dependency
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec
@@ -190,7 +190,7 @@ def _other_fields(given: values.GivenOptions) -> dict[str, Any]:
     if labels := given.lists.get("label"):
         fields["labels"] = tuple(labels)
     if alarms := given.lists.get("alarm"):
-        fields["alarms"] = tuple(parse_limit(text, "--alarm") for text in alarms)
+        fields["alarms"] = tuple(parse_rule(text, "--alarm") for text in alarms)
     if given.has_any(("retries", "retry_on", "requeue", "no_requeue")):
         rule = parse_retry(words.get("retries"), words.get("retry_on"), given.is_set("requeue"))
         fields["retry"] = Retry() if given.is_set("no_requeue") else rule

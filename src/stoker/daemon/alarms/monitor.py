@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from stoker.core.alarms.samples import GpuSample, JobSample
 from stoker.core.alarms.tracker import AlarmTracker, whole_gpus
 from stoker.core.events import AlarmRaised, Event, ProcessExited
-from stoker.core.model.alarm import AlarmLimits
+from stoker.core.model.alarm import AlarmRules
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
@@ -32,12 +32,16 @@ class AlarmMonitor:
     """Feeds the tracker from readings of GPUs, reports and logs."""
 
     def __init__(
-        self, limits: AlarmLimits, node: str, logs: str, reactor: Reactor,
+        self, rules: AlarmRules, node: str, logs: str, reactor: Reactor,
         sample: Callable[[int], JobSample | None], memory: Callable[[int], Mapping[str, int]],
+        queues: Mapping[str, AlarmRules] | None = None,
         clock: Callable[[], Instant] = system_clock,
     ) -> None:  # fmt: skip
-        """`sample` returns what a job has reported, `memory` its MiB by GPU."""
-        self._tracker = AlarmTracker(limits)
+        """`sample` returns what a job has reported, `memory` its MiB by GPU.
+
+        `queues`: the rules of queues that have others.
+        """
+        self._tracker = AlarmTracker(rules, queues)
         self._node, self._logs, self._clock = node, logs, clock
         self._sample, self._memory = sample, memory
         self._timer = Timer(reactor, lambda: None)
@@ -73,7 +77,7 @@ class AlarmMonitor:
                 ecc_errors=use.ecc_errors,
                 xid=use.xid,
             )
-            self._tracker.observe_gpu(state, (node, device.name), job, sample, now.wall)
+            self._tracker.observe_gpu(state, (node, device.name), job, sample)
 
     def _has_process(self, job: Job, node: str, gpu: str, use: GpuUse) -> bool | None:
         memory = self._memory(job.id)
@@ -119,7 +123,7 @@ class AlarmMonitor:
             size = scanner.read(*dict.fromkeys(path for path in (out, err) if path))
             has_nan = scanner.has_nan
         sample = replace(sample, at=now.boot, log_size=size, log_has_nan=has_nan)
-        self._tracker.observe_job(state, job, sample, now.wall)
+        self._tracker.observe_job(state, job, sample)
 
     def before_ends(self, events: list[Event], state: State) -> list[Event]:
         """Return events with the advice on attempts that end well, before their ends."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stoker.core.model.alarm import Alarm
+from stoker.core.model.alarm import CANCEL, PREEMPT, RETRY, Alarm
 from stoker.core.model.job import FAILED_STATES, GpuUsage, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import CANCELLED, DONE, FAILED, STOPPED, Sweep
@@ -18,6 +18,12 @@ from stoker.store.port import JobQuery
 
 LOG_LINES = 5
 MAX_METRICS = 3
+MAX_EVIDENCE_LINES = 20
+RESPONSES = {
+    CANCEL: "It is cancelled.", RETRY: "It is ended and repeated, at most three times.",
+    PREEMPT: "It gives its GPUs back when a job waits for them.",
+}  # fmt: skip
+"""What follows from an alarm, in words."""
 WORDS = {"gpu_idle": "idle", "gpu_unused": "unused", "nan": "NaN", "ecc": "ECC", "xid": "Xid"}
 """Kinds of alarms in words, where these are not the kind itself."""
 
@@ -138,7 +144,8 @@ def alarm_raised(alarm: Alarm, state: State) -> Message:
         key=f"alarm/{alarm.key}/{alarm.since:.0f}",
         event="alarm",
         title=title,
-        lines=[alarm.text],
+        lines=[alarm.text, *([RESPONSES[alarm.action]] if alarm.action in RESPONSES else [])],
+        log=alarm.evidence.splitlines()[:MAX_EVIDENCE_LINES],
         command=command,
         facts={**facts, "alarm": alarm.kind, "node": alarm.node, "gpu": alarm.gpu},
     )

@@ -22,6 +22,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import asdict, replace
 
 from stoker.core import events as e
+from stoker.core.model.alarm import MARK
 from stoker.core.model.job import FAILED_STATES, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
@@ -165,7 +166,7 @@ class Notifier:
 
     def _for_alarm(self, event: e.AlarmRaised, state: State) -> list[Entry]:
         alarm = event.alarm
-        if alarm.key not in state.record.alarms:
+        if alarm.action == MARK or alarm.key not in state.record.alarms:
             return []  # it is over, or is advice that comes with the end of its job
         message = compose.alarm_raised(alarm, state)
         job = state.jobs.get(alarm.job) if alarm.job is not None else None

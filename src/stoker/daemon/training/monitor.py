@@ -18,6 +18,7 @@ from stoker.core.alarms.samples import JobSample
 from stoker.core.launch import training_env as contract
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.state.state import State
+from stoker.core.state.sweep_boards import sweep_of
 from stoker.daemon.metrics.reader import MetricsReader
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import append_remote_report
@@ -281,11 +282,15 @@ class TrainingMonitor:
         report, local = current.report, current.local_metrics
         steps = self.live(job).get("step")
         total = report.total
+        running = self.state().running.get(job)
+        sweep = sweep_of(self.state(), running) if running is not None else None
+        metrics = local.numeric_metrics | report.numeric_metrics if sweep is not None else {}
         return JobSample(
             at=0.0,
             progress=(report.offset, steps, local.offset) if report.hello or local.offset else None,
             is_done=total is not None and report.finished >= total,
             nan_metrics=report.nan_metrics + local.nan_metrics,
+            objective=metrics.get(sweep.metric or "") if sweep is not None else None,
         )
 
     # -- ended attempts -----------------------------------------------------------------

@@ -33,4 +33,5 @@ def _view(state: State, alarm: Alarm) -> AlarmView:
     return AlarmView(
         kind=alarm.kind, job=alarm.job, label=label, node=alarm.node, gpu=alarm.gpu,
         since=iso(alarm.since) or "", text=alarm.text, action=action,
+        response=alarm.action, evidence=alarm.evidence,
     )  # fmt: skip
