@@ -74,7 +74,7 @@ def test_a_notice_arrives_as_it_was_sent_with_its_descriptor(
         b'{"start_executor":{"uid":1000},"release":{"uid":0,"number":1}}',
         b'{"hello":{"version":1,"uids":[],"more":false}}',
         b'{"connection":{"uid":0,"pid":1,"number":1,"why":""}}',
-        b'{"kill_executor":{"uid":1000,"pid":0}}', b'{"kill_executor":{"uid":1000,"pid":-1}}',
+        b'{"kill_executor":{"uid":1000,"pid":1.5}}', b'{"kill_executor":{"uid":1000,"pid":-1}}',
         b'{"create_device_group":{"uid":1000,"name":"../x","devices":[]}}',
         b'{"create_device_group":{"uid":1000,"name":"..","devices":[]}}',
         b'{"create_device_group":{"uid":1000,"name":"a/b","devices":[]}}',

@@ -80,9 +80,14 @@ def account_lock() -> Iterator[None]:
         yield
 
 
+def name_of(word: str) -> str:
+    """Return the name of a user of this test process."""
+    return f"{PREFIX}{os.getpid()}{word}"
+
+
 def add_user(word: str, homes: Path, *options: str) -> User:
     """Create a user with a private home below `homes` and a group of its own."""
-    name = f"{PREFIX}{os.getpid()}{word}"
+    name = name_of(word)
     home = homes / word
     with account_lock():
         command = ["useradd", "--user-group", "--no-create-home", "--no-log-init"]

@@ -176,7 +176,7 @@ def _is_list(value: object, check: Callable[[object], bool], limit: int) -> bool
 
 _CHECKS: dict[str, Callable[[object], bool]] = {
     "uid": is_uid,
-    "pid": lambda value: _is_int(value, 1, 2**31 - 1),
+    "pid": lambda value: _is_int(value, 0, 2**31 - 1),  # 0: of another pid namespace
     "number": lambda value: _is_int(value, 0, 2**63 - 1),
     "status": lambda value: _is_int(value, -255, 255),
     "version": lambda value: _is_int(value, 1, 2**31 - 1),
@@ -194,10 +194,15 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
 
 def encode(message: Request | Notice) -> bytes:
     """Return the packet of a message."""
-    packet = json.dumps({_KINDS[type(message)]: message._asdict()}, separators=(",", ":")).encode()
+    packet = json.dumps({kind_of(message): message._asdict()}, separators=(",", ":")).encode()
     if len(packet) > MAX_PACKET_BYTES:
         raise ProtocolError(f"a packet of {len(packet)} bytes, more than {MAX_PACKET_BYTES}")
     return packet
+
+
+def kind_of(message: Request | Notice) -> str:
+    """Return the kind of a message."""
+    return _KINDS[type(message)]
 
 
 def decode_request(packet: bytes) -> Request:
