@@ -45,9 +45,9 @@ def open_session(service: str, name: str) -> None:
         raise NotAllowed(f"PAM service {service} exists, but libpam does not: {error}") from None
     handle = ctypes.c_void_p()
     conversation = _Conversation(_CONVERSE, None)
-    asked = (ctypes.c_char_p(service.encode()), ctypes.c_char_p(name.encode()))
+    names = (ctypes.c_char_p(service.encode()), ctypes.c_char_p(name.encode()))
     steps = (
-        ("start", "pam_start", (*asked, ctypes.byref(conversation), ctypes.byref(handle))),
+        ("start", "pam_start", (*names, ctypes.byref(conversation), ctypes.byref(handle))),
         ("account", "pam_acct_mgmt", (handle, 0)),
         ("session", "pam_open_session", (handle, 0)),
     )
