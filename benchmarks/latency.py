@@ -2,14 +2,14 @@
 
 import contextlib
 import itertools
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.home import Home, missing
 from benchmarks.lab import Broken, clean_environment, fresh_directory, run
+from benchmarks.pages import missing_browser, open_browser, open_readers
 from benchmarks.report import median, percentile, table, verdict
 from benchmarks.settings import Settings
 
@@ -18,7 +18,9 @@ SLOTS = 2
 MAX_GAP_MS = 5.0
 PAGES = 20
 MAX_PAGES_RATIO = 1.1
-ALONE, WITH_PAGES = "stoker queue", f"stoker queue, {PAGES} pages"
+ALONE = "stoker queue"
+READERS = f"stoker queue, {PAGES} readers of the stream"
+BROWSER = f"stoker queue, {PAGES} pages in Chromium"
 
 # bash, because it can read the clock without starting a process. The first word is the
 # device (for xargs: its slot); start is the first thing the shell does, end the last but one.
@@ -28,12 +30,18 @@ JOB = 's=$EPOCHREALTIME; sleep 0.02; echo "$CUDA_VISIBLE_DEVICES $s $EPOCHREALTI
 def measure(settings: Settings) -> dict[str, Any]:
     """Measure the gaps in milliseconds of stoker's queue, and of xargs as a lower bound."""
     kinds: dict[str, Callable[[Settings], list[float]]] = {
-        "xargs -P (floor)": by_xargs, ALONE: by_stoker, WITH_PAGES: by_stoker_with_pages,
-    }  # fmt: skip
+        "xargs -P (floor)": by_xargs,
+        ALONE: by_stoker,
+        READERS: by_stoker_with_readers,
+        BROWSER: by_stoker_with_browser,
+    }
     absent: dict[str, str] = {}
+    if why := missing_browser():
+        absent[BROWSER] = why
+        del kinds[BROWSER]
     if why := missing(settings.cache):
         absent[ALONE] = why
-        del kinds[ALONE], kinds[WITH_PAGES]
+        kinds = {name: measured for name, measured in kinds.items() if ALONE not in name}
     gaps: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(1 if settings.quick else 3):
         for name, measured in kinds.items():
@@ -48,7 +56,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         if not found:
             continue
         kept = f"≤ {MAX_GAP_MS:g} {verdict(median(found), MAX_GAP_MS)}" if name == ALONE else ""
-        if name == WITH_PAGES and gaps.get(ALONE):
+        if name in (READERS, BROWSER) and gaps.get(ALONE):
             ratio = median(found) / median(gaps[ALONE])
             kept = f"≤ {MAX_PAGES_RATIO:g} × alone {verdict(ratio, MAX_PAGES_RATIO)} ({ratio:.2f})"
         figures = (median(found), percentile(found, 95), max(found))
@@ -76,68 +84,34 @@ def by_xargs(settings: Settings) -> list[float]:
 
 def by_stoker(settings: Settings) -> list[float]:
     """Return the gaps of one bulk submission to a daemon with two declared devices."""
-    return _by_stoker(settings, pages=0)
+    return _by_stoker(settings, lambda _home: contextlib.nullcontext())
 
 
-def by_stoker_with_pages(settings: Settings) -> list[float]:
-    """Return the same while this number of web pages is open."""
-    return _by_stoker(settings, PAGES)
+def by_stoker_with_readers(settings: Settings) -> list[float]:
+    """Return the same while readers of the live stream are connected."""
+    return _by_stoker(settings, lambda home: open_readers(home, PAGES))
 
 
-def _by_stoker(settings: Settings, pages: int) -> list[float]:
+def by_stoker_with_browser(settings: Settings) -> list[float]:
+    """Return the same while the web page is open in a real browser."""
+    return _by_stoker(settings, lambda home: open_browser(home, PAGES))
+
+
+def _by_stoker(
+    settings: Settings, pages: Callable[[Home], AbstractContextManager[None]]
+) -> list[float]:
     with fresh_directory(settings.runs) as directory:
         lines = write_lines(directory)
         home = Home(directory)
         home.environment = {**clean_environment(), **home.environment, "SHELL": "/bin/bash"}
         try:
             home.start(SLOTS)
-            with open_pages(home, pages):
+            with pages(home):
                 home.stoker("submit", "--gpus", "1", "--each-line", str(lines))
                 home.stoker("wait", "last", limit=120)
             return gaps_of(directory / "stamps")
         finally:
             home.stop()
-
-
-@contextlib.contextmanager
-def open_pages(home: Home, count: int) -> Iterator[None]:
-    """Keep the live streams of web pages open; one process reads all of them."""
-    if not count:
-        yield
-        return
-    command = [sys.executable, "-c", READER, str(home.socket()), str(count)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
-        try:
-            assert reader.stdout is not None
-            if reader.stdout.readline() != "open\n":
-                raise Broken("the pages cannot be opened")
-            yield
-            if reader.poll() is not None:
-                raise Broken("the pages were disconnected")
-        finally:
-            reader.kill()
-
-
-READER = """
-import selectors, socket, sys
-path, count = sys.argv[1], int(sys.argv[2])
-topics = "gpus,counts,jobs,sweeps,nodes,alarms"
-request = f"GET /v1/live?topics={topics} HTTP/1.1\\r\\nHost: stoker\\r\\n\\r\\n".encode()
-ready = selectors.DefaultSelector()
-for _ in range(count):
-    page = socket.socket(socket.AF_UNIX)
-    page.connect(path)
-    page.sendall(request)
-    head = b""
-    while b"event: counts" not in head:
-        head += page.recv(65536) or sys.exit("closed")
-    ready.register(page, selectors.EVENT_READ)
-print("open", flush=True)
-while True:
-    for key, _ in ready.select():
-        key.fileobj.recv(1 << 20) or sys.exit("closed")
-"""
-"""What a page does after it was loaded: it reads all topics of the stream."""
 
 
 def write_lines(directory: Path) -> Path:
