@@ -25,8 +25,23 @@ def test_gaps_and_old_slots_are_unknown() -> None:
     assert slots == [None, None, None, None, 40, None, None, 75, None]
     ring.add(1000, 5, None, None, None)
     assert [ring.slot("utilization", number) for number in range(95, 101)] == [None] * 5 + [5]
-    ring.add(500, 9, None, None, None)
-    assert ring.slot("utilization", 100) == 5, "a clock that jumps back adds nothing"
+
+
+def test_after_the_clock_was_set_back_readings_are_kept_again() -> None:
+    ring = Ring(10, 6)
+    for at in (960, 970, 980, 990, 1000):
+        ring.add(at, at // 10, None, None, None)
+    ring.add(999, 9, None, None, None)
+    assert ring.slot("utilization", 99) == 99, "a slot back is no jump"
+    ring.add(985, 7, None, None, None)
+    slots = [ring.slot("utilization", number) for number in range(95, 102)]
+    assert slots == [None, 96, 97, 7, None, None, None]
+    ring.add(1000, 8, None, None, None)
+    assert [ring.slot("utilization", number) for number in range(98, 101)] == [7, None, 8]
+    ring.add(100, 3, None, None, None)
+    assert [ring.slot("utilization", number) for number in (9, 10, 11, 98, 100)] == [
+        None, 3, None, None, None,
+    ]  # fmt: skip
 
 
 def test_a_query_uses_the_finest_ring_that_is_long_enough() -> None:

@@ -34,10 +34,15 @@ class Ring:
         self, at: float, utilization: float | None, memory: int | None, power: float | None,
         job: int | None,
     ) -> None:  # fmt: skip
-        """Add a reading to the slot of its time; readings before the newest slot are ignored."""
+        """Add a reading to the slot of its time.
+
+        If the clock was set back, slots after its new time are dropped; one slot is waited for.
+        """
         number = int(at // self.seconds)
-        if number < self.last:
+        if number == self.last - 1:
             return
+        if number < self.last:
+            self._drop_after(number)
         if number > self.last:
             self._clear(number)
         index, values = number % self.slots, self.values
@@ -53,6 +58,13 @@ class Ring:
             _raise_to(values["memory"], index, memory)
         if job is not None:
             values["jobs"][index] = job & 0x7FFF_FFFF
+
+    def _drop_after(self, number: int) -> None:
+        """Forget all slots from a number on."""
+        for later in range(max(number, self.last - self.slots + 1), self.last + 1):
+            for series in self.values.values():
+                series[later % self.slots] = UNKNOWN
+        self.last = number - 1
 
     def _clear(self, number: int) -> None:
         """Begin a new slot; slots that were skipped are unknown."""
