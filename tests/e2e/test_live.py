@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import select
 import socket
 from collections.abc import Generator
 from typing import Any, NamedTuple
@@ -102,3 +103,25 @@ def test_a_restart_ends_streams_and_is_another_boot(idle: DaemonFixture) -> None
         _, again = next(stream)
     assert again["boot"] != hello["boot"]
     assert columns()["columns"]["id"] == [1]
+
+
+def test_a_reader_that_never_reads_is_disconnected(idle: DaemonFixture) -> None:
+    idle.start("{gpu:1}")
+    idle.submit("--gpus", "1", "sleep", "60")
+    idle.submit("--gpus", "1", "--hold", "--array", "1-1500", "true")
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as silent:
+        silent.connect(places.socket_path())
+        silent.sendall(b"GET /v1/live?topics=jobs HTTP/1.1\r\nHost: stoker\r\n\r\n")
+        silent.recv(1)  # it is a reader now, and reads no more
+        closed = select.poll()
+        closed.register(silent, select.POLLHUP)
+        with contextlib.closing(frames("jobs")) as stream:
+            assert next(stream)[0] == "hello"
+            for at in range(200):
+                (idle.client.hold if at % 2 else idle.client.release)(["all"])
+                assert next(stream)[0] == "jobs"
+                if closed.poll(0):
+                    break
+            else:
+                raise AssertionError("it is still connected")
+    assert idle.client.daemon()["warnings"] == []

@@ -13,6 +13,8 @@ const MAX_KEPT = 400;
 /** Views are loaded again when something has changed, and now and then for their predictions. */
 const CHANGED_SECONDS = 5;
 const UNCHANGED_SECONDS = 60;
+/** Where short jobs replace each other all the time, lists ask no more often than this. */
+const PAUSE_SECONDS = 0.5;
 
 interface Kept {
   view: JobView;
@@ -24,6 +26,7 @@ const kept = new Map<number, Kept>();
 const changes = signal(0);
 let wanted = new Set<number>();
 let timer = 0;
+let loadedAt = 0;
 let estimatedAt = 0;
 
 /** The view of a job if it was loaded. Components that call it are drawn again when it arrives. */
@@ -58,7 +61,7 @@ function want(ids: readonly number[]): void {
     if (wanted.size <= MAX_REQUEST) break;
     wanted.delete(id);
   }
-  if (wanted.size && !timer) timer = window.setTimeout(load, 100);
+  if (wanted.size && !timer) timer = window.setTimeout(load, Math.max(100, loadedAt + 1000 * PAUSE_SECONDS - now));
 }
 
 async function request(ids: readonly number[], estimate: string): Promise<void> {
@@ -81,6 +84,7 @@ async function request(ids: readonly number[], estimate: string): Promise<void> 
 async function load(): Promise<void> {
   const ids = [...wanted].slice(0, MAX_REQUEST);
   for (const id of ids) wanted.delete(id);
+  loadedAt = Date.now();
   await request(ids, "");
   // Predictions are computed on request only, and take a moment; asking once a minute keeps those
   // of all lists current.

@@ -221,6 +221,13 @@ test("the history of a GPU begins with the daemon's and goes on with frames", ()
   assert.deepEqual(history.series.get("box/0")!.utilization, [9, 10, 75, null, null, null]);
 });
 
+test("a jump of the clock by years leaves the history of a GPU empty, at once", () => {
+  const history = new GpuHistory(10, 6);
+  const frame = (t: number, value: number): [number, number] => [t, value];
+  for (const [t, value] of [frame(1001, 50), frame(4_000_000_000, 60), frame(4_000_000_012, 70)]) history.add({ t, g: [["box/0", value, 100, 40, 60, "busy", []]] });
+  assert.deepEqual(history.series.get("box/0")!.utilization, [null, null, null, null, 60, 70]);
+});
+
 test("GPU-hours are those held by jobs, and idle those without utilisation", () => {
   const hours = gpuHours({ t: 0, step: 1800, gpus: { a: { utilization: [90, 0, 0, null], memory: [], jobs: [1, 1, null, 2] } } });
   assert.deepEqual(hours, { held: 1.5, idle: 0.5 });

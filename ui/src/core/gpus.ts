@@ -53,6 +53,8 @@ export class GpuHistory {
   /** Add a frame of the stream. */
   add(frame: GpuFrame): void {
     if (this.end === 0) this.end = Math.ceil(frame.t / this.step) * this.step;
+    // After a long pause, or a jump of the clock, nothing of the period is known.
+    if (frame.t >= this.end + this.length * this.step) this.restart(frame.t);
     while (frame.t >= this.end) this.shift();
     this.samples++;
     for (const [key, utilization, memory, , , , jobs] of frame.g) {
@@ -63,6 +65,12 @@ export class GpuHistory {
       if (memory != null) series.memory[last] = memory;
       series.jobs[last] = jobs[0]?.[0] ?? series.jobs[last] ?? null;
     }
+  }
+
+  private restart(at: number): void {
+    this.end = Math.ceil((at + 1e-3) / this.step) * this.step;
+    this.samples = 0;
+    this.series.clear();
   }
 
   private shift(): void {

@@ -36,6 +36,8 @@ const TOPICS = "gpus,counts,jobs,sweeps,nodes,alarms";
 const SILENCE_SECONDS = 20;
 /** A hidden page keeps its stream for this time; then it asks for the counts only. */
 const HIDDEN_SECONDS = 60;
+/** A difference of the clocks of daemon and browser from which one of them has jumped. */
+const JUMP_SECONDS = 10;
 const RETRY_SECONDS = [0.5, 1, 2, 3, 5];
 
 export const link = signal<{ state: LinkState; since: number }>({ state: "connecting", since: 0 });
@@ -71,6 +73,7 @@ export const mayAct = computed(() => !!hello.value && !hello.value.read_only && 
 export const isStale = computed(() => link.value.state === "lost");
 
 let clockOffset = 0;
+/** By the clock that does not jump. */
 let lastByte = 0;
 let boot = "";
 let waiting: JobsFrame[] | null = null;
@@ -202,7 +205,7 @@ function onFrame(event: string, data: string): void {
 }
 
 function onHello(value: Hello): void {
-  clockOffset = value.now - Date.now() / 1000;
+  setClock(value.now);
   hello.value = value;
   link.value = { state: "live", since: Date.now() / 1000 };
   if (value.boot !== boot) {
@@ -211,7 +214,17 @@ function onHello(value: Hello): void {
   } else keepTrying(loadHistory);
 }
 
+/** Use the daemon's clock; only differences are taken from the one of the browser. */
+function setClock(at: number): void {
+  clockOffset = at - Date.now() / 1000;
+  now.value = at;
+}
+
 function onGpus(frame: GpuFrame): void {
+  if (Math.abs(frame.t - Date.now() / 1000 - clockOffset) > JUMP_SECONDS) {
+    setClock(frame.t);
+    keepTrying(loadHistory);
+  }
   batch(() => {
     const before = samples.peek();
     // A sample that did not change keeps its identity, so that its strip is not drawn again.
@@ -259,13 +272,13 @@ async function readStream(signal: AbortSignal): Promise<void> {
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
-    lastByte = Date.now();
+    lastByte = performance.now();
     for (const frame of parse(decoder.decode(value, { stream: true }))) onFrame(frame.event, frame.data);
   }
 }
 
 function lost(): void {
-  if (link.peek().state === "live") link.value = { state: "lost", since: Math.max(lastByte / 1000, link.peek().since) };
+  if (link.peek().state === "live") link.value = { state: "lost", since: Math.max((Date.now() - performance.now() + lastByte) / 1000, link.peek().since) };
   else if (link.peek().state === "connecting") link.value = { state: "lost", since: Date.now() / 1000 };
 }
 
@@ -282,7 +295,7 @@ let pause: AbortController | null = null;
 export async function connect(): Promise<void> {
   window.setInterval(() => {
     now.value = Date.now() / 1000 + clockOffset;
-    if (current && lastByte && Date.now() - lastByte > SILENCE_SECONDS * 1000) current.abort();
+    if (current && lastByte && performance.now() - lastByte > SILENCE_SECONDS * 1000) current.abort();
   }, 1000);
   window.setInterval(() => link.peek().state === "live" && keepTrying(loadHours), 300_000);
   let hiddenTimer = 0;
@@ -294,15 +307,15 @@ export async function connect(): Promise<void> {
   });
   for (let failures = 0; ; ) {
     current = new AbortController();
-    lastByte = Date.now();
-    const opened = Date.now();
+    lastByte = performance.now();
+    const opened = lastByte;
     try {
       await readStream(current.signal);
     } catch (error) {
       if (error instanceof ApiError && error.status === 401) signedOut();
     }
     current = null;
-    failures = Date.now() - opened > 5000 ? 0 : failures + 1;
+    failures = performance.now() - opened > 5000 ? 0 : failures + 1;
     if (link.peek().state === "signed-out") await signedIn();
     else if (document.hidden) await pollCounts();
     else {
