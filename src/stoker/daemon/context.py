@@ -15,11 +15,15 @@ from stoker.core.model.job import Job
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, Trial, trial_of
 from stoker.core.state.state import State
+from stoker.daemon.identities import Identities
+from stoker.daemon.rights import Access, Caller, access_to, may_manage
 from stoker.daemon.selectors import NotFound, select, selected_sweep
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.faults import FaultTracker
 from stoker.schema.job import UploadView
 from stoker.store.port import JobQuery, Store
+
+WHO_MAY_CHANGE = "only its user, leaders of its group and administrators may change it"
 
 CommandHandler = Callable[[State, Instant], CommandResult]
 
@@ -57,10 +61,89 @@ class RequestContext(Struct):
     """Returns whether this machine can send e-mail."""
     faults: FaultTracker | None = None
     """Internal errors of this daemon."""
+    identities: Identities | None = None
+    """Users of the machine and their rights, in system mode; None: there is one user."""
+    caller: Caller | None = None
+    """The user of this request, in system mode; None: the daemon itself."""
+
+    @property
+    def is_system(self) -> bool:
+        """Whether the daemon serves all users of the machine."""
+        return self.identities is not None
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the caller may see and change everything."""
+        return self.caller is None or self.caller.is_admin
+
+    @property
+    def uid(self) -> int | None:
+        """The uid of the submitter; None in single-user mode."""
+        return self.caller.uid if self.caller is not None else None
+
+    @property
+    def submitter(self) -> str:
+        """The name of the user that submits jobs."""
+        return self.caller.name if self.caller is not None else self.user
+
+    def access(self, owner: int | None) -> Access:
+        """Return how much of the jobs of a user the caller may see."""
+        if self.caller is None or self.identities is None:
+            return Access.ALL
+        return access_to(self.caller, owner, self._groups_of(owner), self.identities.private)
+
+    def may_manage(self, owner: int | None) -> bool:
+        """Return whether the caller may change the jobs of a user."""
+        return self.caller is None or may_manage(self.caller, owner, self._groups_of(owner))
+
+    def _groups_of(self, owner: int | None) -> frozenset[int]:
+        """Return the groups of a user, as far as they matter."""
+        if owner is None or self.identities is None or not (self.caller and self.caller.leads):
+            return frozenset()
+        return self.identities.user(owner).groups
+
+    def is_own(self, spec: Spec) -> bool:
+        """Return whether a job belongs to the caller."""
+        return self.caller is None or spec.uid == self.caller.uid
+
+    def require(self, access: Access, job: Job, spec: Spec) -> None:
+        """Reject a request to see more of a job than the caller may."""
+        if self.access(spec.uid) < access:
+            raise CommandRejected(
+                f"Job {job.label} belongs to {job.user}: only {job.user}, leaders of its group and"
+                " administrators may see this.",
+                "permission",
+            )
+
+    def require_sweep(self, access: Access, sweep: Sweep) -> None:
+        """Reject a request to see more of a sweep than the caller may."""
+        if self.access(sweep.uid) < access:
+            raise CommandRejected(
+                f"Sweep {sweep.id} belongs to {sweep.user}: only {sweep.user}, leaders of its group"
+                " and administrators may see this.",
+                "permission",
+            )
+
+    def require_management(self, owner: int | None, belongs: str) -> None:
+        """Reject a change of what belongs to a user, as `belongs` says, if the caller may not."""
+        if not self.may_manage(owner):
+            raise CommandRejected(f"{belongs}; {WHO_MAY_CHANGE}.", "permission")
+
+    def check_priority(self, priority: int | None, usual: int) -> None:
+        """Reject a priority above the usual one: it would delay the jobs of other users."""
+        if priority is not None and priority > usual and not self.is_admin:
+            raise CommandRejected(
+                f"Only administrators may give a priority above {usual}; lower that of your other"
+                " jobs instead.",
+                "permission",
+            )
 
     def take_alerts(self) -> list[str]:
-        """Return and remove the alerts."""
-        alerts, self.alerts = self.alerts, []
+        """Return and remove the alerts; they are for those that run the daemon."""
+        if not self.is_admin:
+            return []
+        alerts = self.alerts[:]
+        self.alerts.clear()
         return alerts
 
     def load_job(self, id: int) -> Job | None:
@@ -75,13 +158,16 @@ class RequestContext(Struct):
 
     def by_name(self, name: str) -> list[int]:
         """Return the id of the newest finished job of this name."""
-        rows = self.store.find_jobs(JobQuery(name=name, limit=1))
+        user = self.caller.name if self.caller is not None else None
+        rows = self.store.find_jobs(JobQuery(name=name, user=user, limit=1))
         return [rows[-1].job.id] if rows else []
 
     def resolve(self, selectors: list[str], state: State) -> list[int]:
         """Return the ids that selectors name; reject a selector that names no job."""
         try:
-            return select(selectors, state, self.load_job, self.by_name, self.store.members)
+            return select(
+                selectors, state, self.load_job, self.by_name, self.store.members, self.uid
+            )
         except NotFound as error:
             raise CommandRejected(str(error), "not_found") from None
 
@@ -89,7 +175,7 @@ class RequestContext(Struct):
         """Return the first job that a selector names; reject a sweep without trials."""
         ids = self.resolve([selector], state)
         if not ids:
-            sweep = state.sweeps.get(selected_sweep(selector, state) or 0)
+            sweep = state.sweeps.get(selected_sweep(selector, state, self.uid) or 0)
             note = f": {sweep.note}" if sweep is not None and sweep.note else ""
             raise CommandRejected(f"Sweep {selector} has no trials yet{note}.", "not_found")
         return ids[0]

@@ -1,10 +1,14 @@
-"""Selectors of jobs (`5`, `3-7`, `7_2`, `last`, `%label`, a name) and of devices (`box/gpu:0`)."""
+"""Selectors of jobs (`5`, `3-7`, `7_2`, `last`, `%label`, a name) and of devices (`box/gpu:0`).
+
+For a user of a system daemon, only ids select jobs of others: names, labels, `last` and `all` are
+about its own.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import ALL_DEVICES, Device, Node
@@ -27,21 +31,24 @@ Members = Callable[[int], list[int]]
 
 
 def select(
-    words: list[str], state: State, recall: LoadJob, by_name: ByName, members: Members
-) -> list[int]:
-    """Return the ids of all selected jobs, in order, without repeats."""
-    selection = _Selection(state, recall, by_name, members)
+    words: list[str], state: State, recall: LoadJob, by_name: ByName, members: Members,
+    uid: int | None = None,
+) -> list[int]:  # fmt: skip
+    """Return the ids of all selected jobs, in order, without repeats; `uid`: for this user."""
+    selection = _Selection(state, recall, by_name, members, uid)
     ids = (id for word in words for part in _parts(word) for id in selection.ids(part))
     return list(dict.fromkeys(ids))
 
 
-def selected_sweep(word: str, state: State) -> int | None:
+def selected_sweep(word: str, state: State, uid: int | None = None) -> int | None:
     """Return the sweep that a selector names by id, by name, or as the last submission."""
     if word in ("last", "-1"):
-        return state.record.last_first if state.record.last_first in state.sweeps else None
+        last, _ = state.record.last_of(uid)
+        return last if last in state.sweeps else None
     if word.isdecimal():
         return int(word) if int(word) in state.sweeps else None
-    named = [sweep.id for sweep in state.sweeps.values() if sweep.name == word]
+    sweeps = state.sweeps.values()
+    named = [each.id for each in sweeps if each.name == word and uid in (None, each.uid)]
     return named[-1] if named else None
 
 
@@ -77,25 +84,33 @@ def _parts(word: str) -> list[str]:
 class _Selection:
     """One selection; the members of arrays and sweeps are loaded once."""
 
-    def __init__(self, state: State, recall: LoadJob, by_name: ByName, members: Members) -> None:
+    def __init__(
+        self, state: State, recall: LoadJob, by_name: ByName, members: Members, uid: int | None
+    ) -> None:
         self.state, self.recall, self.by_name, self.members = state, recall, by_name, members
+        self.uid = uid
         self.cache: dict[int, list[int]] = {}
+
+    def _own_jobs(self) -> Iterable[Job]:
+        """Return the jobs that may be selected otherwise than by id."""
+        state, jobs = self.state, self.state.jobs.values()
+        return jobs if self.uid is None else [j for j in jobs if state.spec(j).uid == self.uid]
 
     def ids(self, word: str) -> list[int]:
         """Return the jobs that one selector means."""
         state = self.state
-        sweep = selected_sweep(word, state)
+        sweep = selected_sweep(word, state, self.uid)
         if sweep is not None:
             return self._members_of(sweep)
         if word == "all":
-            return [id for id, job in state.jobs.items() if not job.finished]
+            return [job.id for job in self._own_jobs() if not job.finished]
         if word in ("last", "-1"):
-            first, count = state.record.last_first, state.record.last_count
+            first, count = state.record.last_of(self.uid)
             if not count:
                 raise NotFound("Nothing has been submitted yet.")
             return list(range(first, first + count))
         if word.startswith("%"):
-            ids = [id for id, job in state.jobs.items() if word[1:] in state.spec(job).labels]
+            ids = [job.id for job in self._own_jobs() if word[1:] in state.spec(job).labels]
             if not ids:
                 raise NotFound(f"No job has the label '{word[1:]}'.")
             return ids
@@ -123,13 +138,14 @@ class _Selection:
 
     def _named(self, name: str) -> list[int]:
         state = self.state
-        named = (id for id, job in state.jobs.items() if name in (job.name, state.spec(job).group))
+        own = self._own_jobs()
+        named = (job.id for job in own if name in (job.name, state.spec(job).group))
         ids = sorted(named) or self.by_name(name)
         if ids:
             return ids
         sweep_name, _, index = name.rpartition("_")
         is_index = index.isdecimal() and len(index) <= 7
-        sweep = selected_sweep(sweep_name, state) if is_index else None
+        sweep = selected_sweep(sweep_name, state, self.uid) if is_index else None
         if sweep is None:
             raise NotFound(f"There is no job called '{name}'. Use an id, a range, a name or last.")
         return self._array_members(sweep, index, name)

@@ -16,7 +16,9 @@ from stoker import places
 from stoker.core.measurement.foreign_use import Thresholds
 from stoker.core.model.alarm import ACTIONS, LIMITS, AlarmRule, AlarmRules, parse_words
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
+from stoker.daemon.identities import Identities
 from stoker.daemon.listen_address import split
+from stoker.daemon.rights import Private
 from stoker.executors.clusters import KINDS
 from stoker.executors.pilot_shape import parse_ahead
 from stoker.executors.slurm.options import parse_options
@@ -108,6 +110,8 @@ Rule = Annotated[
         extra={"parse_named": _as_rule},
     ),
 ]
+UserNames = Annotated[tuple[str, ...], _meta('a list of user names such as ["ana"]', _as_devices)]
+PrivateFields = Annotated[Private, _meta('"all", "logs" or "none"')]
 Gpus = Annotated[str, _meta('GPU ids such as [0, 1] or "0,1", "all" or "none"', _as_gpus)]
 Resources = Annotated[str, _meta("a table such as { licence = [2] }", _as_resources)]
 Thousandths = Annotated[int, _meta("a number such as 2 or 0.5", _as_thousandths)]
@@ -280,6 +284,22 @@ class LogSettings(Struct, frozen=True):
     level: Level = "info"
 
 
+class MultiUserSettings(Struct, frozen=True):
+    """[multiuser]: users of a system daemon."""
+
+    admin_group: Text = "stoker-admin"
+    """Unix group of the administrators; root is one in any case."""
+    private: PrivateFields = "all"
+    """What users do not see of the jobs of others."""
+
+
+class GroupSettings(Struct, frozen=True):
+    """[groups.NAME]: a Unix group of users of a system daemon."""
+
+    leaders: UserNames = ()
+    """May see and change the jobs of its members."""
+
+
 class QueueLimits(Struct, frozen=True):
     """[queues.NAME]."""
 
@@ -361,6 +381,8 @@ class Settings(Struct, frozen=True):
     containers: ContainerSettings = ContainerSettings()
     log: LogSettings = LogSettings()
     notify: dict[str, NotifyTarget] = {}
+    multiuser: MultiUserSettings = MultiUserSettings()
+    groups: dict[str, GroupSettings] = {}
     queues: dict[str, QueueLimits] = {}
     nodes: dict[str, ConfiguredNode] = {}
     clusters: dict[str, ConfiguredCluster] = {}
@@ -374,6 +396,12 @@ class Settings(Struct, frozen=True):
             for name, queue in self.queues.items()
             if queue.alarms != AlarmSettings()
         }
+
+    @property
+    def identities(self) -> Identities:
+        """The users of a system daemon."""
+        leaders = {name: group.leaders for name, group in self.groups.items()}
+        return Identities(self.multiuser.admin_group, self.multiuser.private, leaders)
 
 
 def load() -> Settings:

@@ -122,6 +122,7 @@ def life() -> Scenario:
     trainings(scenario)
     sweeps(scenario)
     alarms(scenario)
+    users(scenario)
     restored(scenario)
     return scenario
 
@@ -329,6 +330,19 @@ def alarms(scenario: Scenario) -> None:
     assert len(scenario.state.record.alarms) == 2
     scenario.exited(ended, 0)
     assert scenario.job(ended).advice == "over_requested"
+
+
+def users(scenario: Scenario) -> None:
+    """Have a user of a system daemon submit a job and a sweep, and change something."""
+    scenario.submit(gpus(1), uid=1007, user="ana")
+    sweep = Sweep(id=scenario.state.record.next_id, name="lr", user="ana", identity="i",
+                  definition="d", method="grid", created_at=scenario.now, uid=1007)  # fmt: skip
+    scenario.tell(e.SweepDefined(at=scenario.now, sweep=sweep))
+    scenario.tell(e.HistoryCleared(at=scenario.now, client="grass", uid=1007))
+    scenario.tell(
+        e.Acted(at=scenario.now, uid=0, user="root", verb="POST /drain", jobs=((3, 5),), what="{}")
+    )
+    assert scenario.state.record.last_of(1007) == (sweep.id, 1)
 
 
 def main(name: str) -> None:

@@ -559,6 +559,21 @@ class HistoryCleared(Event, tag="RecordsCleared", frozen=True, kw_only=True):
     """The history of a compat command was cleared: it no longer lists jobs that ended before."""
 
     client: str = field(name="door")
+    uid: int | None = None
+    """The user of a system daemon whose history it is."""
+
+
+class Acted(Event, frozen=True, kw_only=True):
+    """A user of a system daemon changed something; the other events of the commit say how."""
+
+    uid: int
+    user: str
+    verb: str
+    """Method and path of the request, such as `POST /cancel`."""
+    jobs: tuple[tuple[int, int], ...] = ()
+    """Ranges of the ids of the jobs that it changed, if any."""
+    what: str = ""
+    """What an administrator requested, as JSON."""
 
 
 _BASES = (Event, JobEvent, AttemptEvent, CurrentAttemptEvent, PartEvent, NodeEvent)

@@ -10,6 +10,7 @@ from stoker.core.model.job import Job
 from stoker.core.model.spec import JobCommand, Spec, default_name
 from stoker.core.model.sweep import WAITING
 from stoker.core.state.eligibility import update_eligibility
+from stoker.core.state.record import history_key
 from stoker.core.state.reranking import requeue_all
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import record_trial, update_sweep_finished
@@ -54,7 +55,7 @@ def on_jobs_submitted(state: State, event: e.JobsSubmitted) -> None:
         update_sweep_finished(state, sweep, event.at)
         state.changes.sweep(sweep.id)
     elif event.first + event.count > record.next_id:  # else it was recovered with its old id
-        record.last_first, record.last_count = event.first, event.count
+        record.note_last(state.specs[event.spec].uid, event.first, event.count)
     record.next_id = max(record.next_id, event.first + event.count)
 
 
@@ -82,7 +83,7 @@ def on_failures_dismissed(state: State, event: e.FailuresDismissed) -> None:
 
 def on_history_cleared(state: State, event: e.HistoryCleared) -> None:
     """Hide jobs that ended before this from a compat command."""
-    state.record.history_cleared[event.client] = event.at
+    state.record.history_cleared[history_key(event.client, event.uid)] = event.at
 
 
 def on_jobs_unloaded(state: State, event: e.JobsUnloaded) -> None:

@@ -29,7 +29,7 @@ def on_sweep_defined(state: State, event: e.SweepDefined) -> None:
         state.boards[sweep.id] = TrialBoard()
     record = state.record
     record.next_id = max(record.next_id, sweep.id + 1)
-    record.last_first, record.last_count = sweep.id, 1
+    record.note_last(sweep.uid, sweep.id, 1)
     _plan_trials(state, sweep, event.at)
 
 

@@ -12,6 +12,10 @@ from stoker.core.state.reranking import rerank_victim
 from stoker.core.state.state import State
 
 
+def on_acted(state: State, event: e.Acted) -> None:
+    """Change nothing: it is recorded for `history --acts`."""
+
+
 def on_job_cancelled(state: State, job: Job, event: e.JobCancelled) -> do.Instructions:
     """Finish a pending job; terminate a running one, which finishes when its processes ended."""
     if job.state is JobState.PENDING:

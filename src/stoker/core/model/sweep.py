@@ -54,6 +54,8 @@ class Sweep(Struct, omit_defaults=True, kw_only=True):
     max_running: int | None = None
     priority: int = 0
     held: bool = False
+    uid: int | None = None
+    """Unix user that submitted it; None: the user of a single-user daemon."""
     ended: bool = False
     """Whether the user ended it: no more trials are added."""
     note: str | None = None

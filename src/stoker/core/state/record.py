@@ -39,6 +39,8 @@ class ClusterRecord(Struct, omit_defaults=True):
     last_first: int = 0
     """First job of the newest submission, which users call `last`."""
     last_count: int = 0
+    last_by_uid: dict[int, tuple[int, int]] = {}
+    """The same, first job and number of jobs, of each user of a system daemon."""
     boot: str = ""
     term: int = 0
     nodes: dict[str, NodeFacts] = {}
@@ -74,6 +76,23 @@ class ClusterRecord(Struct, omit_defaults=True):
     """Queues with a job that reported epochs."""
     alarms: dict[str, Alarm] = {}
     """Active alarms by their keys."""
+
+    def note_last(self, uid: int | None, first: int, count: int) -> None:
+        """Note the newest submission, of all and of its user."""
+        self.last_first, self.last_count = first, count
+        if uid is not None:
+            self.last_by_uid[uid] = first, count
+
+    def last_of(self, uid: int | None) -> tuple[int, int]:
+        """Return the newest submission of a user; None: of all."""
+        if uid is None:
+            return self.last_first, self.last_count
+        return self.last_by_uid.get(uid, (0, 0))
+
+
+def history_key(client: str, uid: int | None) -> str:
+    """Return the key in `history_cleared` of a compat command and a user."""
+    return client if uid is None else f"{client}:{uid}"
 
 
 def queue_devices(queue: QueueDefined, nodes: Mapping[str, NodeFacts]) -> QueueDevices:

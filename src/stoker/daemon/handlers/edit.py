@@ -12,7 +12,11 @@ from stoker.core.options.submit import parse_options
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, record_spec, reply_only
 from stoker.daemon.handlers.job_actions import for_each_job
-from stoker.daemon.submission.checks import check_satisfiable, check_upload_paths
+from stoker.daemon.submission.checks import (
+    check_satisfiable,
+    check_upload_paths,
+    check_user_options,
+)
 from stoker.daemon.submission.submit import option_context
 from stoker.daemon.submission.training import check_directories, check_epochs
 from stoker.daemon.views.job import elapsed
@@ -24,6 +28,11 @@ FIXED_OPTIONS = {"array", "export", "env", "pty", "hold"}
 """Options that cannot be changed after submission."""
 RUNNING_OPTIONS = {"time", "priority", "nice"}
 """Options that can be changed while a job runs."""
+SCHEDULING_OPTIONS = RUNNING_OPTIONS | {
+    "begin", "comment", "deadline", "delay", "dependency", "gpus", "mem", "queue", "requeue",
+    "no_requeue", "retries", "cpus",
+}  # fmt: skip
+"""Options that change when and where a job runs, not what it does in the name of its user."""
 CLEARABLE_FIELDS = {"limit", "dependency", "comment", "group", "on_end", "output", "error"}
 """Fields of a Spec that an option can set back to none."""
 
@@ -38,10 +47,13 @@ def edit(context: RequestContext, body: r.Edit, state: State, now: Instant) -> C
             "Nothing to change. Name what to change, such as --priority 5.", "usage"
         )
     overdue: list[str] = []
+    what_it_does = sorted(set(body.options) - SCHEDULING_OPTIONS)
 
     def step(job: Job) -> list[e.Event] | str:
         if job.finished:
             return f"it has ended ({job.state.value.lower()})"
+        if what_it_does and not context.is_own(state.spec(job)):
+            return f"only {job.user} may change --{what_it_does[0].replace('_', '-')} of it"
         if job.state is JobState.COMPLETING:
             return "it is being ended"
         if job.holding:
@@ -68,8 +80,11 @@ def _edit_pending(
         raise BadValue("A job cannot depend on itself or on a job that depends on it.")
     changed = replace(spec, request=options.request, **fields)
     check_satisfiable(state, state.effective_request(job, changed))
-    check_upload_paths(changed.directory, fields.get("transfer"))
-    check_directories(fields)
+    check_user_options(context, fields)
+    context.check_priority(options.priority, job.priority)
+    if not context.is_system:
+        check_upload_paths(changed.directory, fields.get("transfer"))
+        check_directories(fields)
     check_epochs(job, fields, spec.training)
     hash, events = record_spec(state, changed, now.wall)
     if changed.dependency is not None:
@@ -98,6 +113,7 @@ def _edit_running(
     limit = options.fields.get("limit", spec.limit)
     if "limit" in options.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
         overdue.append(job.label)
+    context.check_priority(options.priority, job.priority)
     hash, events = record_spec(state, replace(spec, limit=limit), now.wall)
     priority = job.priority if options.priority is None else options.priority
     edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)

@@ -11,7 +11,7 @@ from stoker.core.explain.why import unreachable_since
 from stoker.core.model.job import FAILED_STATES, HOLDING, Job, JobState
 from stoker.core.options.submit import parse_signal
 from stoker.core.state.state import State
-from stoker.daemon.context import RequestContext, reply_only
+from stoker.daemon.context import WHO_MAY_CHANGE, RequestContext, reply_only
 from stoker.daemon.handlers.queries import parse_iso_time
 from stoker.daemon.selectors import selected_sweep
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -34,7 +34,7 @@ def for_each_job(
     """Apply a step to each selected job; jobs that it does not apply to are skipped."""
     if not selectors:
         raise CommandRejected("No job was named. Use an id, a range, a name, last or all.", "usage")
-    sweeps = _selected_sweeps(selectors, state) if sweep_step is not None else []
+    sweeps = _selected_sweeps(context, selectors, state) if sweep_step is not None else []
     ids = context.resolve(selectors, state)
     result = _apply_to_jobs(context, ids, state, now, step, sweeps=sweeps)
     if sweep_step is not None:
@@ -42,13 +42,16 @@ def for_each_job(
     return result
 
 
-def _selected_sweeps(selectors: list[str], state: State) -> list[int]:
+def _selected_sweeps(context: RequestContext, selectors: list[str], state: State) -> list[int]:
     """Return the sweeps that are selected as a whole, including trials still to be submitted."""
+    uid = context.uid
     if "all" in selectors:
-        return [sweep.id for sweep in state.sweeps.values() if sweep.is_open]
+        sweeps = state.sweeps.values()
+        return [each.id for each in sweeps if each.is_open and uid in (None, each.uid)]
     parts = [part.strip() for selector in selectors for part in selector.split(",")]
-    sweeps = (selected_sweep(part, state) for part in [*selectors, *parts])
-    return list(dict.fromkeys(id for id in sweeps if id is not None))
+    found = (selected_sweep(part, state, uid) for part in [*selectors, *parts])
+    ids = dict.fromkeys(id for id in found if id is not None)
+    return [id for id in ids if context.may_manage(state.sweeps[id].uid)]
 
 
 def _apply_to_jobs(
@@ -59,9 +62,14 @@ def _apply_to_jobs(
     events: list[e.Event] = []
     done: list[int] = []
     skipped: list[ActionView] = []
+    denied: list[Job] = []
     boards: dict[int | None, None] = {}
     for id in ids:
         job, spec = context.job_and_spec(id, state)
+        if not context.may_manage(spec.uid):
+            skipped.append(ActionView(id=id, label=job.label, why=f"it belongs to {job.user}"))
+            denied.append(job)
+            continue
         outcome = step(job)
         if id not in state.jobs and not restore and not isinstance(outcome, str):
             outcome = "it has ended"
@@ -74,6 +82,10 @@ def _apply_to_jobs(
             boards[job.array] = None
         events += outcome
         done.append(id)
+    if denied and len(denied) == len(ids):
+        which = f"Job {denied[0].label} belongs" if len(denied) == 1 else "These jobs belong"
+        owner = denied[0].user if len({job.user for job in denied}) == 1 else "other users"
+        raise CommandRejected(f"{which} to {owner}; {WHO_MAY_CHANGE}.", "permission")
     events = [*context.restore_trials(boards, state, now.wall), *events]
     open_sweeps = [id for id in sweeps if state.sweeps[id].is_open]
 
@@ -201,7 +213,7 @@ def retry(context: RequestContext, body: r.Retry, state: State, now: Instant) ->
     sweeps: list[int] = []
     if body.select:
         ids = context.resolve(body.select, state)
-        sweeps = _selected_sweeps(body.select, state)
+        sweeps = _selected_sweeps(context, body.select, state)
     elif body.failed:
         ids = _failed_jobs(context, state, body)
     else:
@@ -232,7 +244,8 @@ def retry(context: RequestContext, body: r.Retry, state: State, now: Instant) ->
 def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[int]:
     """Return the failures that were not dismissed, or all of a period, without interactive jobs."""
     if not (body.all or body.since):
-        return sorted(id for id in state.unacknowledged if not state.spec(state.jobs[id]).pty)
+        failed = ((id, state.spec(state.jobs[id])) for id in state.unacknowledged)
+        return sorted(id for id, spec in failed if not spec.pty and context.is_own(spec))
     since = parse_iso_time(body.since, "since")
     states = [job_state.value for job_state in FAILED_STATES]
     rows = context.store.find_jobs(JobQuery(states=states, since=since, limit=MAX_FAILURES_RETRIED))
@@ -241,14 +254,20 @@ def _failed_jobs(context: RequestContext, state: State, body: r.Retry) -> list[i
     return sorted(
         id
         for id, (job, spec) in jobs.items()
-        if job.state in FAILED_STATES and not spec.pty and (job.ended_at or 0.0) >= (since or 0.0)
+        if job.state in FAILED_STATES
+        and not spec.pty
+        and context.is_own(spec)
+        and (job.ended_at or 0.0) >= (since or 0.0)
     )
 
 
 def dismiss(context: RequestContext, body: r.Dismiss, state: State, now: Instant) -> CommandResult:
-    """Dismiss failures; without a selector, all of them."""
+    """Dismiss failures of the caller; without a selector, all of them."""
     ids = context.resolve(body.select, state) if body.select else list(state.unacknowledged)
-    failures = tuple(id for id in ids if id in state.unacknowledged)
+    failures = tuple(
+        id for id in ids
+        if id in state.unacknowledged and context.is_own(state.spec(state.jobs[id]))
+    )  # fmt: skip
     jobs = [state.jobs[id] for id in failures]
     done = [ActionView(id=job.id, label=job.label, state=job.state.value) for job in jobs]
     events: list[e.Event] = [e.FailuresDismissed(at=now.wall, jobs=failures)] if failures else []

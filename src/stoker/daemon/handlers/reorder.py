@@ -19,13 +19,15 @@ def move(context: RequestContext, body: r.Move, state: State, now: Instant) -> C
     pending: list[Job] = []
     done, skipped = [], []
     for id in ids:
-        job, _ = context.job_and_spec(id, state)
+        job, spec = context.job_and_spec(id, state)
+        context.require_management(spec.uid, f"Job {job.label} belongs to {job.user}")
         if job.state is JobState.PENDING:
             pending.append(job)
             done.append(ActionView(id=id, label=job.label, state=job.state.value))
         else:
             skipped.append(ActionView(id=id, label=job.label, why="it is not pending"))
-    events = _moves(context, body, pending, state, now) if pending else []
+    moves = _moves if context.is_admin else _moves_among_own
+    events = moves(context, body, pending, state, now) if pending else []
     return CommandResult(events=events, reply=lambda _: ActionReply(done=done, skipped=skipped))
 
 
@@ -55,6 +57,44 @@ def _moves(
     return [
         e.JobMoved(at=now.wall, job=job.id, priority=priority, rank=low + gap * n)
         for n, job in enumerate(jobs, 1)
+    ]
+
+
+def _moves_among_own(
+    context: RequestContext, body: r.Move, jobs: list[Job], state: State, now: Instant
+) -> list[e.Event]:
+    """Return the moves that exchange the positions of jobs of one user: no other job waits longer.
+
+    Only jobs of equal priority are exchanged.
+    """
+    owner, priority = state.spec(jobs[0]).uid, jobs[0].priority
+    own = [
+        job
+        for job in state.jobs.values()
+        if job.state is JobState.PENDING
+        and job.priority == priority
+        and state.spec(job).uid == owner
+    ]
+    own.sort(key=lambda job: job.order)
+    moved = {job.id for job in jobs}
+    others = [job for job in own if job.id not in moved]
+    if len(others) + len(jobs) != len(own):
+        raise CommandRejected("Name jobs of one user and of equal priority.", "usage")
+    position = 0 if body.where == "first" else len(others)
+    if body.where in ("before", "after"):
+        named = context.resolve([body.other], state) if body.other else []
+        ids = [job.id for job in others]
+        if len(named) != 1 or named[0] not in ids:
+            raise CommandRejected(
+                f"'{body.other}' is not another pending job of this user with this priority.",
+                "usage",
+            )
+        position = ids.index(named[0]) + (body.where == "after")
+    reordered = [*others[:position], *jobs, *others[position:]]
+    return [
+        e.JobMoved(at=now.wall, job=job.id, priority=priority, rank=place.order)
+        for job, place in zip(reordered, own, strict=True)
+        if job.order != place.order
     ]
 
 

@@ -51,7 +51,8 @@ class JobWaiter:
         self.unfinished = {
             id for id in self.ids if id in state.jobs and not state.jobs[id].finished
         }
-        sweeps = [selected_sweep(selector, state) for selector in self.selectors]
+        uid = self.context.uid
+        sweeps = [selected_sweep(selector, state, uid) for selector in self.selectors]
         sweep_ids = [id for id in sweeps if id is not None]
         self.sweeps = [id for id in sweep_ids if state.sweeps[id].asks]
         self.compares_trials = any(state.sweeps[id].metric is not None for id in sweep_ids)

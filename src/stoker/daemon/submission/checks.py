@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -201,6 +202,27 @@ def unreachable_warnings(state: State, request: ResourceRequest) -> list[str]:
     names = unreachable[:3]
     reasons = "; ".join(f"{name}: {state.record.unreachable[name].reason}" for name in names)
     return [f"it stays pending for {' and '.join(names)}, which cannot be reached ({reasons})"]
+
+
+def check_user_options(context: RequestContext, fields: dict[str, Any]) -> None:
+    """Reject options with which users of a system daemon would act as that daemon."""
+    if not context.is_system:
+        return
+    if fields.get("on_end"):
+        raise CommandRejected(
+            "--on-end would run with the rights of the daemon of all users; use --notify, or let"
+            " the job run the command.",
+            "permission",
+        )
+    user = context.submitter
+    for name, _ in fields.get("notify") or ():
+        address = name.removeprefix(MAIL)
+        if name.startswith(MAIL) and address and address.partition("@")[0] != user:
+            raise CommandRejected(
+                f"Mail can be sent to {user} only, such as {user}@lab.org, not to {address[:60]};"
+                " other targets are configured by administrators.",
+                "permission",
+            )
 
 
 def check_targets(context: RequestContext, spec: Spec) -> list[str]:

@@ -23,6 +23,7 @@ from stoker.daemon.submission.checks import (
     check_queue_limits,
     check_satisfiable,
     check_targets,
+    check_user_options,
     unreachable_warnings,
     whole_gpus_if_sizes_unknown,
 )
@@ -83,10 +84,13 @@ def prepare(
     context: RequestContext, body: r.Submit, state: State, now: Instant
 ) -> PreparedSubmission:
     """Parse and check a submission; raise BadValue or CommandRejected if it is not acceptable."""
+    if context.is_system and body.own_environment:
+        raise BadValue("The daemon of all users has no environment for jobs: send your own.")
     wanted = parse_options(body.options, option_context(context, state, now))
     given = {**os.environ, **body.environment} if body.own_environment else body.environment
     environment = build_environment(given, wanted)
     keep_user_settings(wanted, environment)
+    check_user_options(context, wanted.fields)
     wanted.request, warnings = whole_gpus_if_sizes_unknown(wanted.request, state)
     wanted.warnings += warnings
     gpus = wanted.request.gpus
@@ -100,9 +104,10 @@ def prepare(
         wanted.fields["fill"] = uses_placeholders(environment, wanted.request) or None
     env_hash = content_hash(environment)
     blobs: dict[str, bytes] = {}
-    spec = build_spec(context.user, body, wanted, env_hash, blobs)
+    spec = build_spec(context, body, wanted, env_hash, blobs)
     argv = tuple(body.what.argv or ())
-    wanted.warnings += check_program(argv, spec, environment, state, context.container_engine)
+    if not context.is_system:
+        wanted.warnings += check_program(argv, spec, environment, state, context.container_engine)
     if wanted.needs_no_gpu and (without := without_gpus(state, spec)) is not None:
         wanted.request, spec = without, replace(spec, request=without)
         wanted.warnings.append(NO_GPU)
@@ -119,7 +124,9 @@ def prepare(
     queue = state.record.queues.get(spec.queue)
     if spec.queue != "default" and queue is None:
         wanted.warnings.append(f"queue '{spec.queue}' is not defined, so it has no limits")
-    priority = wanted.priority if wanted.priority is not None else queue.priority if queue else 0
+    usual = queue.priority if queue else 0
+    context.check_priority(wanted.priority, usual)
+    priority = wanted.priority if wanted.priority is not None else usual
     depends_on = sorted(spec.dependency.jobs()) if spec.dependency is not None else []
     events = [*declared, *context.restore_jobs(depends_on, state, now.wall), *recorded]
     return PreparedSubmission(spec, hash, wanted, priority, events, blobs, {env_hash: environment})
@@ -194,12 +201,12 @@ def option_context(context: RequestContext, state: State, now: Instant) -> Parse
         return [
             id
             for id, job in state.jobs.items()
-            if not job.finished and job.name == name and job.user == context.user
+            if not job.finished and job.name == name and context.is_own(state.spec(job))
         ]
 
     def resolve(selector: str) -> list[int]:
         # A sweep as a whole includes the trials that are not submitted yet.
-        sweep = selected_sweep(selector, state)
+        sweep = selected_sweep(selector, state, context.uid)
         return [sweep] if sweep is not None else context.resolve([selector], state)
 
     return ParseContext(now.wall, resolve, singleton)

@@ -6,6 +6,7 @@ from stoker.core import events as e
 from stoker.core.model.sweep import Sweep
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
+from stoker.daemon.rights import Access
 from stoker.daemon.selectors import selected_sweep
 from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.sweeps.views import sweep_view, trial_view
@@ -25,7 +26,8 @@ def list_sweeps(context: RequestContext, all: bool, state: State, now: Instant) 
 
 def show_sweep(context: RequestContext, selector: str, state: State, now: Instant) -> CommandResult:
     """Return a sweep with its definition and all of its trials, by number."""
-    sweep = find_sweep(state, selector)
+    sweep = find_sweep(context, state, selector)
+    context.require_sweep(Access.DETAILS, sweep)
     query = JobQuery(array=sweep.id, limit=max(sweep.issued, 1))
     stored = [row.job for row in context.store.find_jobs(query)]
     trials = [state.jobs.get(job.id, job) for job in stored]
@@ -38,9 +40,9 @@ def show_sweep(context: RequestContext, selector: str, state: State, now: Instan
     )
 
 
-def find_sweep(state: State, selector: str) -> Sweep:
+def find_sweep(context: RequestContext, state: State, selector: str) -> Sweep:
     """Return the sweep that a selector names; reject any other selector."""
-    id = selected_sweep(selector, state)
+    id = selected_sweep(selector, state, context.uid)
     if id is None:
         raise CommandRejected(f"There is no sweep {selector}; see stoker sweep list.", "not_found")
     return state.sweeps[id]
@@ -50,9 +52,11 @@ def change_sweep(
     context: RequestContext, selector: str, body: r.ChangeSweep, state: State, now: Instant
 ) -> CommandResult:
     """Change the parallelism or the priority of a sweep, and of its unfinished trials."""
-    sweep = find_sweep(state, selector)
+    sweep = find_sweep(context, state, selector)
+    context.require_management(sweep.uid, f"Sweep {sweep.id} belongs to {sweep.user}")
     if body.max_running is None and body.priority is None:
         raise CommandRejected("Nothing to change: give max_running or priority.", "usage")
+    context.check_priority(body.priority, sweep.priority)
     events: list[e.Event] = [
         e.SweepChanged(
             at=now.wall, sweep=sweep.id, max_running=body.max_running, priority=body.priority

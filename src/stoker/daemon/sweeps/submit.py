@@ -96,7 +96,7 @@ class _Submission:
         self.state, self.now = state, now
         self.prepared = prepare(context, self._job_submission(), state, now)
         self.identity = _identity(self.prepared.spec, definition)
-        self.known = None if body.new else _find_known(state, self.identity)
+        self.known = None if body.new else _find_known(state, self.identity, context.uid)
         self.trials = context.trials(self.known, state) if self.known is not None else []
 
     def _job_submission(self) -> r.Submit:
@@ -177,7 +177,7 @@ class _Submission:
         total = definition["samples"] if self.on_demand else trials
         return Sweep(
             id=self.known.id if self.known is not None else self.state.record.next_id,
-            name=definition["name"], user=self.context.user, identity=self.identity,
+            name=definition["name"], user=self.context.submitter, identity=self.identity,
             definition=content_hash(encode(stored)), method=definition["method"],
             created_at=self.now.wall, metric=metric["name"] if metric else None,
             maximize=metric is not None and metric["goal"] == "maximize",
@@ -185,7 +185,7 @@ class _Submission:
             target=metric["target"] if metric else None, rule=_stopping_rule(definition["stop"]),
             total=total, asks=self.on_demand, max_running=self._max_running(),
             priority=self._priority(),
-            held=self.prepared.wanted.held,
+            held=self.prepared.wanted.held, uid=self.context.uid,
         )  # fmt: skip
 
     def _max_running(self) -> int | None:
@@ -261,8 +261,10 @@ def _identity(spec: Spec, definition: dict[str, Any]) -> str:
     return content_hash(encode(parts))
 
 
-def _find_known(state: State, identity: str) -> Sweep | None:
-    sweeps = [sweep for sweep in state.sweeps.values() if sweep.identity == identity]
+def _find_known(state: State, identity: str, uid: int | None) -> Sweep | None:
+    sweeps = [
+        sweep for sweep in state.sweeps.values() if sweep.identity == identity and sweep.uid == uid
+    ]
     return sweeps[-1] if sweeps else None
 
 
