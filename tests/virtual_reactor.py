@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from stoker.daemon.runtime.reactor import TimerQueue
+from stoker.executors.linux.epoll_reactor import TimerQueue
 
 
 class VirtualReactor(TimerQueue):

@@ -11,10 +11,10 @@ import pytest
 from memory_store import MemoryStore
 from stoker.daemon import state_lock as lock
 from stoker.daemon.http.server import HttpServer
-from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.state_files import CHECK_SECONDS, REMEMBERED, StateFiles
 from stoker.daemon.state_lock import Locked, StateLock
+from stoker.executors.linux.report_watcher import ReportWatcher
 from stoker.store.port import Store, StoreFenced
 
 

@@ -14,6 +14,7 @@ from executors.contract import (
     SuspendContract,
 )
 from executors.process_bench import AgentBench, LocalBench, ProcessBench
+from executors.user_bench import UserBench
 from stoker.core.events import ProcessStarted, StartCancelled
 from stoker.core.model.job import AttemptId
 
@@ -30,6 +31,16 @@ class TestLocalExecutor(
     @pytest.fixture
     def bench(self, tmp_path: Path, install: str) -> Iterator[ProcessBench]:
         made = LocalBench(tmp_path, tmp_path, install)
+        yield made
+        made.stop()
+
+
+class TestUserExecutor(
+    ExecutorContract, SuspendContract, BarrierContract, ProcessContract, ProcessBarrierContract
+):
+    @pytest.fixture
+    def bench(self, tmp_path: Path, install: str) -> Iterator[ProcessBench]:
+        made = UserBench(tmp_path, tmp_path, install)
         yield made
         made.stop()
 

@@ -6,12 +6,11 @@ removes what is no longer needed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from msgspec.structs import asdict
 
-from stoker import __version__, places
+from stoker import __version__
 from stoker.core.events import (
     DaemonStarted,
     Event,
@@ -33,7 +32,7 @@ from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.settings import QueueLimits, Settings
 from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
-from stoker.executors.local.recovery import COMPLETE
+from stoker.executors.local.recovery import discard_old_mark, mark_complete
 from stoker.probes import host
 
 DAY_SECONDS = 86400
@@ -70,16 +69,14 @@ def recover_state(
             *lost,
         ]
     )  # fmt: skip
-    _recover_attempts(daemon, same_boot, f"{run}/{COMPLETE}", boot)
+    _recover_attempts(daemon, same_boot, run, boot)
     _warn_of_held_jobs(daemon, [event.job for event in lost if isinstance(event, JobHeld)])
     daemon.registry.sync(daemon.engine.state)
     daemon.training.start()
     daemon.notifier.start()
     daemon.store.sync()
     _drop_proofs(daemon)
-    with contextlib.suppress(OSError):
-        # From now on, the claims in the run directory are all that were made since this boot.
-        places.write_private(f"{run}/{COMPLETE}", boot)
+    mark_complete(run, boot)
     kept = {*environments_in_use(daemon), *identity_files.KEYS}
     daemon.store.purge(at - settings.secrets_days * DAY_SECONDS, kept)
     purge_leftovers(daemon, at)
@@ -92,9 +89,9 @@ def _queue_defined(at: float, name: str, limits: QueueLimits) -> QueueDefined:
     return QueueDefined(at=at, name=name, **fields)
 
 
-def _recover_attempts(daemon: Daemon, same_boot: bool, mark: str, boot: str) -> None:
+def _recover_attempts(daemon: Daemon, same_boot: bool, run: str, boot: str) -> None:
     local = daemon.local
-    _discard_old_mark(mark, boot)
+    discard_old_mark(run, boot)
     unknown = unknown_attempts.unknown_attempts(daemon.engine.state, daemon.context, local.recovery)
     known = [job for job in daemon.engine.state.running.values() if job.id not in unknown]
     _recover_jobs(daemon, known, same_boot)
@@ -154,13 +151,6 @@ def _warn_of_held_jobs(daemon: Daemon, ids: list[int]) -> None:
             f"{'1 pending job is' if count == 1 else f'{count} pending jobs are'} held, because "
             "the journal may lack recent runs: check the queue, then release or cancel them"
         )
-
-
-def _discard_old_mark(path: str, boot: str) -> None:
-    """Delete the mark of an earlier boot: claims made just before a power loss may be gone."""
-    with contextlib.suppress(FileNotFoundError), open(path) as file:
-        if file.read() not in ("", boot):  # earlier versions wrote nothing
-            os.unlink(path)
 
 
 def environments_in_use(daemon: Daemon) -> set[str]:

@@ -20,7 +20,6 @@ from stoker.core.model.resources import Placement
 from stoker.core.model.spec import Spec
 from stoker.core.state.record import Unreachable
 from stoker.daemon.reports import format as reports
-from stoker.daemon.reports import watcher as watcher_module
 from stoker.daemon.reports.format import TrainingReport
 from stoker.daemon.training import monitor, report_events
 from stoker.daemon.training.cleanup import (
@@ -29,6 +28,7 @@ from stoker.daemon.training.cleanup import (
     expired_checkpoints,
     remove,
 )
+from stoker.executors.linux import report_watcher as watcher_module
 from stoker.store.port import JobQuery, StoredJob
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from stoker.daemon.runtime.clock import system_clock
-from stoker.daemon.runtime.reactor import EpollReactor, name_of
+from stoker.daemon.runtime.reactor import EpollReactor
+from stoker.executors.linux.epoll_reactor import name_of
 from stoker.faults import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, FaultTracker
 from stoker.store.port import StoreFenced
 

@@ -312,7 +312,7 @@ def test_the_claim_of_a_lost_attempt_stays_while_an_older_supervisor_may_start_i
     scenario = scenarios(["reap", "leave"], (0, 0 if leaves else 500))
     assert [type(end) for end in scenario.recover(running())] == [AttemptLost]
     assert (scenario.run / "7.0").read_text() == "taken\n"
-    assert bool(scenario.executor._unacknowledged) is leaves
+    assert bool(scenario.executor.unacknowledged) is leaves
 
 
 def test_a_zombie_that_is_not_reaped_counts_as_a_start(

@@ -14,8 +14,9 @@ from typing import Any
 
 from stoker.core.model.job import AttemptId
 from stoker.daemon.metrics.downsample import Downsampler
-from stoker.daemon.reports.format import Line, LineFile, numbers, open_regular, timestamp
+from stoker.daemon.reports.format import Line, LineFile, numbers, timestamp
 from stoker.daemon.reports.paths import report_directory
+from stoker.executors.linux.log_file import open_regular
 
 PIECE = 256 * 1024
 SCRAPED_SUFFIX = ".found"

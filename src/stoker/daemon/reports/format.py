@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterable
 from math import isfinite, isnan
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, MsgspecError, Struct, convert
 from msgspec.json import Decoder
+
+from stoker.executors.linux.log_file import open_regular
 
 MAX_LINE = 4096
 """Bytes of a line; the library never writes a longer one."""
@@ -243,18 +244,6 @@ def _displayable(values: dict[Any, Any]) -> dict[str, Any]:
 
 def _text(value: Any, max_length: int = MAX_TEXT) -> str:
     return str(value)[:max_length].encode("utf-8", "replace").decode()
-
-
-def open_regular(path: str) -> int | None:
-    """Open a regular file for reading; return None for a link, a fifo or anything else."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        return None
-    return fd
 
 
 class LineFile(Struct, kw_only=True):

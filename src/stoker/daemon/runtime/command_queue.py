@@ -8,8 +8,8 @@ from typing import Any
 
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, daemon_stopping
-from stoker.daemon.runtime.reactor import name_of
 from stoker.engine import Command, CommandRejected, CommandResult, Instant
+from stoker.executors.linux.epoll_reactor import name_of
 
 OnReply = Callable[[Any, CommandRejected | None], None]
 """Called with the value of a reply and None, or with None and a rejection."""

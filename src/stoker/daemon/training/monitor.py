@@ -24,11 +24,11 @@ from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.metrics.store import append_remote_report
 from stoker.daemon.reports.attempt_report import AttemptReport, current_report
 from stoker.daemon.reports.format import CHUNK, MAX_BACKLOG, read_steps, seconds
-from stoker.daemon.reports.watcher import ReportWatcher
 from stoker.daemon.training.cleanup import ReportCleanup
 from stoker.daemon.training.report_events import new_events, overdue_stops, with_stop_flag
 from stoker.daemon.training.stop_requests import RemoteControl, StopRequests, is_local
 from stoker.daemon.workers.scraper_client import ScraperClient
+from stoker.executors.linux.report_watcher import ReportWatcher
 from stoker.executors.reactor import Reactor, Timer
 
 READ_INTERVAL_SECONDS = 0.25

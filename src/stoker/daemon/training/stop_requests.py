@@ -8,8 +8,8 @@ from typing import Protocol
 from stoker.core.launch import training_env as contract
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.state.state import State
-from stoker.daemon.reports import control_files
 from stoker.daemon.reports.attempt_report import AttemptReport, current_report
+from stoker.executors.linux import control_files
 
 
 class RemoteControl(Protocol):

@@ -89,6 +89,12 @@ class GpuLocks:
         self._held[key] = held
         return None
 
+    def create(self, uuids: Iterable[str]) -> None:
+        """Create the lock files of this user, for its jobs to lock that run as other users."""
+        for uuid in uuids:
+            with contextlib.suppress(UntrustedError), self._opened() as directory:
+                os.close(self._open_own(directory, f"{uuid}.{self.uid}"))
+
     def holder(self, uuid: str) -> str | None:
         """Return what keeps this user from a GPU now: another user's lock, or a lock error."""
         if uuid in self._pauses and self._pauses[uuid][0] <= time.monotonic():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 
 
 def empty_logs(*paths: str | None) -> None:
@@ -22,3 +23,15 @@ def open_log(path: str, mode: int = 0o666) -> int:
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return os.open(path, flags, mode)
+
+
+def open_regular(path: str) -> int | None:
+    """Open a regular file for reading; return None for a link, a fifo or anything else."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    return fd

@@ -109,7 +109,7 @@ class LocalExecutor(Executor):
         self._sink: ExecutorSink | None = None
         self._at_barrier: dict[AttemptId, tuple[Launch, Barrier]] = {}
         """Parts of gangs that are started when all parts are ready."""
-        self._unacknowledged: set[AttemptId] = set()
+        self.unacknowledged: set[AttemptId] = set()
         """Attempts with claims that may be deleted once their ends are on disk."""
 
     def open(self, sink: ExecutorSink) -> None:
@@ -418,13 +418,13 @@ class LocalExecutor(Executor):
 
     def expect_acknowledgement(self, attempt: AttemptId) -> None:
         """Keep the claim of an attempt until its end is acknowledged."""
-        self._unacknowledged.add(attempt)
+        self.unacknowledged.add(attempt)
 
     def acknowledge(self, attempts: Sequence[AttemptId]) -> None:
         """Delete the claims of attempts: their ends are on disk."""
         for attempt in attempts:
-            if attempt in self._unacknowledged:
-                self._unacknowledged.discard(attempt)
+            if attempt in self.unacknowledged:
+                self.unacknowledged.discard(attempt)
                 with contextlib.suppress(OSError):
                     os.unlink(self.claim_path(attempt))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
+from stoker import places
 from stoker.core.events import AttemptLost, ProcessStarted
 from stoker.core.model.job import Job, JobState
 from stoker.executors.linux import process_tree as tree
@@ -35,6 +36,20 @@ START_NEVER = "the daemon stopped before the job was started"
 """The claim of such an attempt stays: a supervisor that has the request may still be slow."""
 NO_RECORD = "the process ended without an exit record"
 REBOOTED = "the node restarted"
+
+
+def discard_old_mark(run: str, boot: str) -> None:
+    """Delete the mark of an earlier boot: claims made just before a power loss may be gone."""
+    path = f"{run}/{COMPLETE}"
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        if file.read() not in ("", boot):  # earlier versions wrote nothing
+            os.unlink(path)
+
+
+def mark_complete(run: str, boot: str) -> None:
+    """Note that from now on, the claims in a run directory are all that were made since boot."""
+    with contextlib.suppress(OSError):
+        places.write_private(f"{run}/{COMPLETE}", boot)
 
 
 class AttemptRecovery:
@@ -297,8 +312,8 @@ class AttemptRecovery:
         """Decide about attempts without a record at once: their devices are needed."""
         self.check_records(self.executor.termination.without_record(), inf)
 
-    def remove_claims(self, next_id: int) -> None:
-        """Remove the claims of attempts that have ended.
+    def remove_claims(self, next_id: int, kept: Collection[AttemptId] = ()) -> None:
+        """Remove the claims of attempts that have ended, except those in `kept`.
 
         Not while an older supervisor lives: it may still have a request, and the claim stops it.
         """
@@ -308,7 +323,7 @@ class AttemptRecovery:
         for attempt in self._claimed():
             path = executor.claim_path(attempt)
             is_over = attempt.job < next_id and attempt not in executor.attempts
-            if is_over and not _blocks_start(path):
+            if is_over and attempt not in kept and not _blocks_start(path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
