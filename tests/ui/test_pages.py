@@ -1,5 +1,6 @@
 """Every page in a real browser, at a real daemon with jobs that run, wait and have failed."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -185,6 +186,10 @@ def test_trials_of_a_sweep_are_selected_on_its_axes(box: DaemonFixture, visitor:
     expect(rows).to_have_count(6)
     until(lambda: box.client.sweeps(all=True)["sweeps"][0]["state"] == "DONE")
     expect(rows.first).to_contain_text("1.001")
+    shares = visitor.page.locator(".panel", has_text="Parameter importance").locator("tr")
+    expect(shares).to_have_count(2)
+    rows.first.hover()
+    expect(rows.first).to_have_class("over")
     shown = visitor.page.locator("canvas.parallel").bounding_box()
     assert shown is not None
     mouse = visitor.page.mouse
@@ -236,6 +241,40 @@ def test_the_plan_answers_what_if(busy: DaemonFixture, visitor: Visitor) -> None
     visitor.page.get_by_role("button", name="Compare").click()
     visitor.shows("4 → 8 GPUs")
     visitor.shows("stoker what-if --add gpus=4 --days 7")
+
+
+def test_targets_of_notifications_are_listed_and_tried(
+    box: DaemonFixture, visitor: Visitor
+) -> None:
+    out = box.home / "messages"
+    rule = f"[notify.file]\nkind = 'command'\ncommand = 'cat >> {out}'\non = ['fail']\n"
+    (box.home / "config.toml").write_text(rule)
+    visitor.expected = ("Failed to load resource", "Error while trying")
+    assert box.stoker("daemon", "restart").returncode == 0
+    visitor.open("settings")
+    rows = visitor.page.get_by_role("region", name="Notifications").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows.first).to_contain_text("fail")
+    visitor.page.get_by_role("button", name="Send a test message to file").click()
+    visitor.shows("a test message was sent to file")
+    assert out.exists()
+
+
+def test_a_job_is_copied_and_its_priority_edited(box: DaemonFixture, visitor: Visitor) -> None:
+    label = box.submit("--gpus", "1", "--hold", "--name", "one", "true")
+    visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visitor.open(f"j/{label}")
+    visitor.page.get_by_role("button", name="Copy as Python").click()
+    visitor.shows("copied")
+    copied = visitor.page.evaluate("navigator.clipboard.readText()")
+    done = subprocess.run([sys.executable, "-c", copied], check=True, timeout=60)
+    assert done.returncode == 0
+    assert [job["name"] for job in box.jobs("one")] == ["one", "one"]
+    visitor.page.keyboard.press("e")
+    visitor.page.keyboard.type("7")
+    visitor.page.keyboard.press("Enter")
+    visitor.shows("1 job changed")
+    assert box.job(label)["priority"] == 7
 
 
 def test_alarms_are_shown_and_announced(box: DaemonFixture, visitor: Visitor) -> None:

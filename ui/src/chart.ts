@@ -21,6 +21,8 @@ export interface CurveOptions {
   format: (value: number) => string;
   clock: (at: number) => string;
   hasLegend: boolean;
+  /** Called with the label of the curve under the pointer, or null. */
+  onHover?: (label: string | null) => void;
   ink: string;
   lines: string;
 }
@@ -37,15 +39,25 @@ function xSeries({ isTime, logX, clock }: CurveOptions): uPlot.Series {
   return { label: logX?.title ?? "time", value: (_plot: uPlot, at: number | null) => (at == null ? "–" : format(at)) };
 }
 
-/** Draw curves into an element; returns what removes them. */
-export function curves(element: HTMLElement, series: readonly Curve[], options: CurveOptions): () => void {
+export interface Drawn {
+  /** Draw all curves but one faintly; all alike without a label. */
+  highlight: (label: string | null) => void;
+  remove: () => void;
+}
+
+/** Draw curves into an element. */
+export function curves(element: HTMLElement, series: readonly Curve[], options: CurveOptions): Drawn {
   const axis = { stroke: options.ink, grid: { stroke: options.lines, width: 1 }, ticks: { stroke: options.lines, width: 1 }, font: "11px system-ui, sans-serif" };
+  let isHighlighting = false;
+  const onHover = options.onHover && ((at: number | null) => isHighlighting || options.onHover!(at ? (series[at - 1]?.label ?? null) : null));
   const data = uPlot.join(series.map((one) => [one.x, one.y] as uPlot.AlignedData));
   const plot = new uPlot(
     {
       width: Math.max(200, element.clientWidth),
       height: options.height,
-      cursor: { y: false },
+      cursor: { y: false, ...(onHover ? { focus: { prox: 24 } } : {}) },
+      focus: { alpha: 0.25 },
+      hooks: onHover ? { setSeries: [(_plot, at) => void onHover(at)] } : {},
       legend: { show: options.hasLegend && (series.length > 1 || !options.isTime), live: true },
       scales: {
         x: options.logX ? { time: false, distr: 3, range: options.logX.range } : { time: options.isTime },
@@ -65,8 +77,16 @@ export function curves(element: HTMLElement, series: readonly Curve[], options: 
   );
   const watch = new ResizeObserver(() => plot.setSize({ width: Math.max(200, element.clientWidth), height: options.height }));
   watch.observe(element);
-  return () => {
-    watch.disconnect();
-    plot.destroy();
+  return {
+    highlight: (label) => {
+      const at = series.findIndex((one) => one.label === label);
+      isHighlighting = true;
+      plot.setSeries(at < 0 ? null : at + 1, { focus: true }, false);
+      isHighlighting = false;
+    },
+    remove: () => {
+      watch.disconnect();
+      plot.destroy();
+    },
   };
 }

@@ -16,6 +16,11 @@ export function keysOf(page: string, keys: Keys): void {
   pages.set(page, keys);
 }
 
+/** Put the cursor into the field of the priority, if there is one. */
+export function editPriority(): void {
+  document.querySelector<HTMLInputElement>("main input[name=priority]")?.select();
+}
+
 const TARGETS: Record<string, string> = { o: "", q: "q", s: "s", m: "m", h: "h", p: "p" };
 
 const GLOBAL: Keys = {
@@ -73,6 +78,6 @@ export function listenToKeys(): void {
 
 export const HELP: [keys: string, meaning: string][] = [
   ["?", "this help"], ["/", "search"], ["g o   g q   g s   g m", "overview, queue, sweeps, machines"], ["g h   g p", "history, plan"], ["j   k", "next, previous"], ["Enter", "open, unfold"],
-  ["x   X   *", "select, select a range, select all"], ["l", "log"], ["c", "cancel (asks first)"], ["r", "retry"], ["h", "hold or release"], ["J   K", "move in the queue"],
+  ["x   X   *", "select, select a range, select all"], ["l", "log"], ["c", "cancel (asks first)"], ["r", "retry"], ["h", "hold or release"], ["e", "edit the priority"], ["J   K", "move in the queue"],
   ["[   ]", "shorter, longer period"], ["t", "light or dark"], ["Esc", "close, deselect"],
 ];

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { importance } from "../src/core/importance";
 import { axesOf, decimate, passes, scalesOf, type TrialLike } from "../src/core/axes";
 
 const trial = (id: number, params: Record<string, unknown>, value: number | null = null): TrialLike => ({ id, params, value });
@@ -37,4 +38,17 @@ test("the definition says which parameters are sampled on a logarithmic scale", 
   assert.deepEqual([...scalesOf({ parameters })], [["lr", true], ["wd", false]]);
   const trials = [0.001, 0.1, 0.3].map((wd, i) => trial(i, { wd }));
   assert.equal(axesOf(trials, null, scalesOf({ parameters }))[0]!.kind, "linear");
+});
+
+test("importance is the share of the variance that a parameter explains alone", () => {
+  const decided = Array.from({ length: 30 }, (_, i) => trial(i, { a: i % 3, b: i }, i % 3));
+  const shares = new Map(importance(decided, ["b", "a"]));
+  assert.deepEqual([...shares.keys()], ["a", "b"]);
+  assert.equal(shares.get("a"), 1);
+  assert.ok(shares.get("b")! < 0.2);
+  const tied = Array.from({ length: 40 }, (_, i) => trial(i, { a: i % 2 ? 0 : 1 + i }, i % 2));
+  assert.ok(importance(tied, ["a"])[0]![1] > 0.8);
+  const mixed = [0, 1, 2, 3].flatMap((value) => [1, true, [1], null].map((a, i) => trial(4 * value + i, { a }, value)));
+  assert.deepEqual(importance(mixed, ["a"]), [["a", 0]]);
+  assert.deepEqual(importance([...decided.slice(0, 3), trial(9, { a: 1 })], ["a"]), []);
 });

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { LogLines, firstError, search, textOf } from "../src/core/ansi";
+import type { JobView } from "../src/api";
+import { submitCommand, submitPython } from "../src/core/copy";
 import { compile, format, parse, selects, serverQuery, toggle } from "../src/core/filter";
 import { bytes, clock, duration, memory, memoryOf, plural, quoted, ranges, safe } from "../src/core/format";
 import { GpuHistory, assignColours, gpuHours } from "../src/core/gpus";
@@ -257,4 +259,12 @@ test("every state has a group, a word and a symbol", () => {
   assert.deepEqual(["RUNNING", "PENDING", "TIMEOUT", "COMPLETED", "UNKNOWN"].map(groupOf), ["running", "pending", "failed", "done", "failed"]);
   assert.equal(stateWord("PENDING", true), "held");
   assert.notEqual(stateSymbol("PENDING", true), stateSymbol("PENDING"));
+});
+
+test("a job is copied as a command and as a call", () => {
+  const request = { gpus: "2", most_gpus: null, model: "a100", min_vram: null, gpu_memory: null, cpus: "8", memory: 1024, machines: null };
+  const job = { name: "a b", request, time_limit: 90, queue: "default", priority: 3, training: null, directory: "/tmp", command: 'python train.py "x y"' } as unknown as JobView;
+  assert.equal(submitCommand(job), "stoker submit --name 'a b' --gpus a100:2 --cpus 8 --mem 1024M --time 2 --priority 3 --chdir /tmp python train.py \"x y\"");
+  const lines = ["import stoker", "", "stoker.Client().submit(", '    "python train.py \\"x y\\"",', '    name="a b",', '    gpus="a100:2",', '    cpus="8",', '    mem="1024M",', '    time="2",', "    priority=3,", '    chdir="/tmp",', ")", ""];
+  assert.deepEqual(submitPython(job).split("\n"), lines);
 });

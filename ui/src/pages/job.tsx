@@ -4,9 +4,10 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { act, edit, notify, type Verb } from "../actions";
 import type { JobList, JobView, WhyView } from "../api";
-import { count, duration, exact, memory, plural, quoted, safe, unix } from "../core/format";
+import { submitCommand, submitPython } from "../core/copy";
+import { count, duration, exact, memory, plural, safe, unix } from "../core/format";
 import { groupOf } from "../core/states";
-import { keysOf } from "../keys";
+import { editPriority, keysOf } from "../keys";
 import { ApiError, get, withQuery } from "../net/api";
 import { link, mayAct, now, table, version } from "../net/live";
 import { go, route } from "../route";
@@ -22,6 +23,7 @@ keysOf("j", {
   l: () => logFocus.value++,
   c: () => shown && ["running", "pending"].includes(groupOf(shown.state)) && act("cancel", [shown.id]),
   r: () => shown && ["failed", "done"].includes(groupOf(shown.state)) && act("retry", [shown.id]),
+  e: editPriority,
   h: () => shown?.state === "PENDING" && act(isHeld(shown) ? "release" : "hold", [shown.id]),
 });
 
@@ -205,20 +207,6 @@ function Attempts({ job }: { job: JobView }) {
   );
 }
 
-/** The command that submits an equal job. */
-export function submitCommand(job: JobView): string {
-  const { request } = job;
-  const options: [string, string | number | null | undefined][] = [
-    ["name", job.name], ["gpus", request.gpus ? (request.most_gpus ? `${request.gpus}..${request.most_gpus === "64" ? "" : request.most_gpus}` : request.model ? `${request.model}:${request.gpus}` : request.gpus) : null],
-    ["gpu-memory", request.gpu_memory ? `${request.gpu_memory}M` : null], ["gpus-min-vram", request.min_vram ? `${request.min_vram}M` : null],
-    ["cpus", request.cpus], ["mem", request.memory ? `${request.memory}M` : null], ["nodes", request.machines],
-    ["time", job.time_limit ? `${Math.ceil(job.time_limit / 60)}` : null], ["queue", job.queue === "default" ? null : job.queue],
-    ["priority", job.priority || null], ["epochs", job.training?.epochs], ["chdir", job.directory],
-  ];
-  const words = options.flatMap(([name, value]) => (value == null || value === "" ? [] : [`--${name}`, quoted(String(value))]));
-  return `stoker submit ${words.join(" ")} ${job.command}`;
-}
-
 async function copy(text: string): Promise<void> {
   try {
     await navigator.clipboard.writeText(text);
@@ -262,8 +250,10 @@ function Details({ job }: { job: JobView }) {
       <header>
         <h2>Details</h2>
         <span class="more">
-          <button type="button" onClick={() => copy(submitCommand(job))}>Copy submit command</button>
-          <button type="button" onClick={() => copy(job.command)}>Copy command</button>
+          <span class="muted">Copy</span>
+          <button type="button" onClick={() => copy(job.command)} aria-label="Copy the command">command</button>
+          <button type="button" onClick={() => copy(submitCommand(job))} aria-label="Copy as stoker submit">stoker submit</button>
+          <button type="button" onClick={() => copy(submitPython(job))} aria-label="Copy as Python">Python</button>
         </span>
       </header>
       <Facts facts={facts} />

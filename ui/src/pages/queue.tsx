@@ -9,7 +9,7 @@ import { listing, positionOf, type Fold, type Sort } from "../core/listing";
 import { groupOf, stateWord } from "../core/states";
 import type { ColumnsReply } from "../core/table";
 import { detail, useDetails } from "../details";
-import { keysOf } from "../keys";
+import { editPriority, keysOf } from "../keys";
 import { get, withQuery } from "../net/api";
 import { link, loaded, mayAct, now, sweeps, table, version } from "../net/live";
 import { go, parameter, route, setParameters } from "../route";
@@ -162,6 +162,10 @@ keysOf("q", {
     act(free.length ? "hold" : "release", free.length ? free : allowed("release", ids));
   },
   l: () => cursorAt.value >= 0 && !foldAt(cursorAt.value) && go(`j/${idsAt(cursorAt.value)[0]}`),
+  e: () => {
+    if (!selected.value.size && cursorAt.value >= 0) select(cursorAt.value, false);
+    setTimeout(editPriority);
+  },
   J: () => shift(1),
   K: () => shift(-1),
 });

@@ -2,13 +2,14 @@
 
 import { useSignal, type Signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { SessionList, SessionView } from "../api";
-import { safe, unix } from "../core/format";
-import { get } from "../net/api";
-import { hello } from "../net/live";
+import { notify } from "../actions";
+import type { DeliveryReply, SessionList, SessionView, TargetList, TargetView } from "../api";
+import { count, safe, unix } from "../core/format";
+import { get, post } from "../net/api";
+import { hello, mayAct } from "../net/live";
 import { colourBy, density, theme, zone } from "../prefs";
 import { At } from "../widgets/bits";
-import { Empty, Panel } from "../widgets/plain";
+import { Empty, Name, Panel } from "../widgets/plain";
 import { Shortcuts } from "../widgets/frame";
 
 function Choice<T extends string>({ title, note, value, choices }: { title: string; note: string; value: Signal<T>; choices: readonly T[] }) {
@@ -35,8 +36,56 @@ export function Settings() {
         </Panel>
         <Panel title="Keyboard"><Shortcuts /></Panel>
       </div>
+      <Targets />
       <Sessions />
     </>
+  );
+}
+
+/** Where notifications go, and what became of them. */
+function Targets() {
+  const targets = useSignal<TargetView[] | null>(null);
+  const testing = useSignal("");
+  const load = () => get<TargetList>("notifications").then((reply) => (targets.value = reply.targets), () => (targets.value = []));
+  useEffect(() => void load(), []);
+  const test = async (name: string) => {
+    testing.value = name;
+    try {
+      const reply = await post<DeliveryReply>("notifications/test", { target: name });
+      notify(reply.error ? { text: `${name}: ${safe(reply.error, 200)}`, isError: true } : { text: `a test message was sent to ${safe(name, 60)}` });
+    } catch (error) {
+      notify({ text: (error as Error).message, isError: true });
+    }
+    testing.value = "";
+    void load();
+  };
+  const list = targets.value;
+  return (
+    <Panel title="Notifications">
+      {list?.length === 0 ? <Empty>No target. <code>[notify.NAME]</code> in config.toml adds one; <code>stoker submit --notify NAME</code> uses it for one job.</Empty> : null}
+      {list?.length ? (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Notifications">
+          <table>
+            <thead><tr><th>target</th><th>kind</th><th>of every job</th><th class="num">sent</th><th class="num">pending</th><th class="num">failed</th><th>last error</th><th><span class="hidden">actions</span></th></tr></thead>
+            <tbody>
+              {list.map((target) => (
+                <tr key={target.name}>
+                  <td><Name text={target.name} limit={60} /></td>
+                  <td>{safe(target.kind, 20)}</td>
+                  <td>{target.on.length ? safe(target.on.join(", "), 120) : <span class="muted">only if a job names it</span>}</td>
+                  <td class="num">{count(target.sent)}</td>
+                  <td class="num">{count(target.pending)}</td>
+                  <td class="num">{count(target.failed)}</td>
+                  <td class="warn">{safe(target.error ?? "", 200)}</td>
+                  <td>{mayAct.value && target.kind !== "gone" ? <button type="button" class="small" disabled={testing.value === target.name} aria-label={`Send a test message to ${safe(target.name, 60)}`} onClick={() => test(target.name)}>Test</button> : null}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : null}
+      <p class="hint">Counts are of the last 14 days. Rules are in config.toml; <code>stoker notify</code> lists them, too.</p>
+    </Panel>
   );
 }
 

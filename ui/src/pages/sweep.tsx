@@ -6,6 +6,7 @@ import { actOn, changeSweep } from "../actions";
 import type { MetricsReply, SweepDetail, SweepList, SweepView, TrialView } from "../api";
 import type { Curve } from "../chart";
 import { axesOf, passes, scalesOf, type Brushes } from "../core/axes";
+import { importance } from "../core/importance";
 import { count, exact, figure, plural, safe, unix } from "../core/format";
 import { groupOf } from "../core/states";
 import { ApiError, get, withQuery } from "../net/api";
@@ -14,8 +15,8 @@ import { paint } from "../palette";
 import { go, route } from "../route";
 import { At, JobLink } from "../widgets/bits";
 import { Chart } from "../widgets/chart";
-import { Empty, Name, Progress } from "../widgets/plain";
-import { Parallel, TrialTable } from "../widgets/trials";
+import { Empty, Name, Panel, Progress } from "../widgets/plain";
+import { hovered, Importance, Parallel, TrialTable } from "../widgets/trials";
 
 const MAX_CURVES = 5;
 
@@ -90,12 +91,17 @@ export function Sweep() {
   const { sweep } = detail.value;
   const kept = trials.filter((trial) => passes(trial, axes, brushes.value));
   const sign = sweep.goal === "maximize" ? -1 : 1;
+  const names = axes.map((axis) => axis.name).filter((name) => name !== sweep.metric);
+  const shares = importance(kept.filter((trial) => groupOf(trial.state) !== "failed"), names);
   const sorted = [...kept].sort((a, b) => (a.value === null ? 1 : b.value === null ? -1 : sign * (a.value - b.value)) || a.id - b.id);
   return (
     <>
       <Head sweep={sweep} />
       <Parallel trials={trials} axes={axes} brushes={brushes.value} sign={sign} onBrush={(next) => (brushes.value = next)} onOpen={(trial) => go(`j/${trial}`)} />
-      <TrialCurves sweep={sweep} trials={sorted.filter((trial) => trial.value !== null || groupOf(trial.state) === "running").slice(0, MAX_CURVES)} />
+      <div class="split">
+        <TrialCurves sweep={sweep} trials={sorted.filter((trial) => trial.value !== null || groupOf(trial.state) === "running").slice(0, MAX_CURVES)} />
+        <Importance metric={sweep.metric} shares={shares} />
+      </div>
       <TrialTable metric={sweep.metric} trials={kept} sign={sign} link={(trial) => <JobLink id={trial.id} label={trial.label} />} axes={axes} total={trials.length} isBrushed={brushes.value.size > 0} onClear={() => (brushes.value = new Map())} />
     </>
   );
@@ -155,5 +161,7 @@ function TrialCurves({ sweep, trials }: { sweep: SweepView; trials: TrialView[] 
     return points.length > 1 ? [{ label: trial.label, colour: paint(at), x: points.map((point) => point[0] ?? 0), y: points.map((point) => point[1] ?? null) }] : [];
   });
   if (!series.length) return null;
-  return <section class="panel"><header><h2>Curves of the best {series.length} selected</h2></header><Chart title={sweep.metric ?? ""} series={series} height={210} /></section>;
+  const highlighted = trials.find((trial) => trial.id === hovered.value)?.label ?? null;
+  const onHover = (label: string | null) => (hovered.value = trials.find((trial) => trial.label === label)?.id ?? null);
+  return <Panel title={`Curves of the best ${series.length} selected`}><Chart title={sweep.metric ?? ""} series={series} height={210} highlighted={highlighted} onHover={onHover} /></Panel>;
 }

@@ -10,7 +10,7 @@ import { paint } from "../palette";
 import { applyTheme } from "../prefs";
 import { Chart } from "../widgets/chart";
 import { Panel } from "../widgets/plain";
-import { Parallel, TrialTable, type Trial } from "../widgets/trials";
+import { Importance, Parallel, TrialTable, type Trial } from "../widgets/trials";
 import { reportData } from "./data";
 import "../style.css";
 
@@ -76,17 +76,6 @@ function Curves({ kept }: { kept: Trial[] }) {
   );
 }
 
-function Importance() {
-  if (!metric) return null;
-  return (
-    <Panel title="Parameter importance" more={<span class="muted">share of the variance explained</span>}>
-      {data.importance.length ? (
-        <table><tbody>{data.importance.map(([name, share]) => <tr key={name}><td>{safe(name, 40)}</td><td class="sharecell"><span class="share" style={{ width: `${Math.max(1, 100 * share)}%` }} aria-hidden="true" /></td><td class="num">{Math.round(100 * share)} %</td></tr>)}</tbody></table>
-      ) : <p class="empty">Too few trials have finished.</p>}
-    </Panel>
-  );
-}
-
 function Page() {
   const axes = useMemo(() => axesOf(trials, metric, scalesOf({ parameters: data.parameters })), []);
   const kept = trials.filter((trial) => passes(trial, axes, brushes.value));
@@ -94,7 +83,7 @@ function Page() {
     <>
       <Head />
       <Parallel trials={trials} axes={axes} brushes={brushes.value} sign={sign} onBrush={(next) => (brushes.value = next)} />
-      <div class="split"><Curves kept={kept} /><Importance /></div>
+      <div class="split"><Curves kept={kept} /><Importance metric={metric} shares={data.importance} /></div>
       <TrialTable metric={metric} trials={kept} axes={axes} total={trials.length} isBrushed={brushes.value.size > 0} sign={sign} onClear={() => (brushes.value = new Map())} link={(trial) => <b>{safe(trial.label, 40)}</b>} />
     </>
   );

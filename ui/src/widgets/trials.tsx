@@ -7,7 +7,7 @@ import { decimate, passes, type Axis, type Brushes, type TrialLike } from "../co
 import { count, duration, figure, plural, safe } from "../core/format";
 import { paint } from "../palette";
 import { isDark } from "../prefs";
-import { StateChip } from "./plain";
+import { Panel, StateChip } from "./plain";
 
 const MAX_LINES = 2000;
 const MAX_ROWS = 200;
@@ -178,6 +178,18 @@ function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: Parallel
         onClick={() => !isBrushing.current && hovered.value !== null && onOpen?.(hovered.value)}
       />
     </section>
+  );
+}
+
+/** How much of the metric's variance each parameter explains. */
+export function Importance({ metric, shares }: { metric: string | null; shares: readonly (readonly [name: string, share: number])[] }) {
+  if (!metric) return null;
+  return (
+    <Panel title="Parameter importance" more={<span class="muted">share of the variance explained</span>}>
+      {shares.length ? (
+        <table><tbody>{shares.map(([name, share]) => <tr key={name}><td>{safe(name, 40)}</td><td class="sharecell"><span class="share" style={{ width: `${Math.max(1, 100 * share)}%` }} aria-hidden="true" /></td><td class="num">{Math.round(100 * share)} %</td></tr>)}</tbody></table>
+      ) : <p class="empty">Too few trials have finished.</p>}
+    </Panel>
   );
 }
 
