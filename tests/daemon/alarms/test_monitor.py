@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.scenario import Scenario, gpus
@@ -114,6 +115,43 @@ def test_reports_and_logs_are_looked_at(fixture: MonitorFixture, tmp_path: Path)
     assert fixture.pass_time(2 * module.CHECK_SECONDS) == ["-nan"]
     (tmp_path / f"{job}.out").write_text("loss nan\nloss nan\n")
     assert fixture.pass_time(2 * module.CHECK_SECONDS) == ["nan"]
+
+
+class HeldBack:
+    """Stands for the collector of evidence: an alarm waits until the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[e.AlarmRaised] = []
+        self.ready: list[e.AlarmRaised] = []
+
+    def collect(self, event: e.AlarmRaised, pid: int) -> bool:
+        assert pid == 7
+        self.waiting.append(event)
+        return True
+
+    def take(self) -> list[e.AlarmRaised]:
+        ready, self.ready = self.ready, []
+        return ready
+
+
+@pytest.mark.parametrize("is_at_work_again", [False, True])
+def test_a_hung_job_waits_for_its_evidence(
+    fixture: MonitorFixture, monkeypatch: pytest.MonkeyPatch, is_at_work_again: bool
+) -> None:
+    held_back = HeldBack()
+    monkeypatch.setattr(fixture.monitor, "_evidence", held_back)
+    job = fixture.start()
+    for progress in range(1, 60):
+        fixture.samples[job] = JobSample(at=0.0, progress=progress)
+        fixture.pass_time(10.0, utilization=90)
+    assert fixture.pass_time(11 * MINUTE, utilization=100) == []
+    (alarm,) = held_back.waiting
+    if is_at_work_again:
+        fixture.samples[job] = JobSample(at=0.0, progress=100)
+        assert fixture.pass_time(2 * module.CHECK_SECONDS, utilization=100) == []
+    held_back.ready = [msgspec.structs.replace(alarm, at=fixture.scenario.now)]
+    raised = fixture.pass_time(MINUTE, utilization=100)
+    assert raised == ([] if is_at_work_again else ["hung"])
 
 
 def test_many_jobs_are_looked_at_in_several_turns(

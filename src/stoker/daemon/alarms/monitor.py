@@ -13,6 +13,7 @@ from stoker.core.model.alarm import AlarmRules
 from stoker.core.model.job import AttemptId, Job
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
+from stoker.daemon.alarms.evidence import EvidenceCollector
 from stoker.daemon.alarms.log_scanner import LogScanner
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.views.placement import last_logs
@@ -46,6 +47,7 @@ class AlarmMonitor:
         self._sample, self._memory = sample, memory
         self._timer = Timer(reactor, lambda: None)
         """Wakes the loop, so that `collect` is called."""
+        self._evidence = EvidenceCollector(reactor, lambda: self._timer.request(0.0))
         self._scanners: dict[AttemptId, LogScanner] = {}
         self._to_check: list[int] = []
         # Until then the reports are read that an earlier daemon has read before.
@@ -89,6 +91,20 @@ class AlarmMonitor:
 
     def collect(self, state: State) -> list[Event]:
         """Look at running jobs when it is time; return the alarms that begin or end."""
+        events = [event for event in self._collect(state) if not self._is_held_back(event, state)]
+        ready = self._evidence.take()
+        return events + [event for event in ready if self._tracker.is_wanted(event.alarm)]
+
+    def _is_held_back(self, event: Event, state: State) -> bool:
+        """Return whether an alarm is raised later, with what its processes are doing."""
+        if not isinstance(event, AlarmRaised) or event.alarm.kind != "hung":
+            return False
+        job = state.running.get(event.alarm.job or 0)
+        if job is None or not job.pid or {part.node for part in job.parts} != {self._node}:
+            return False
+        return self._evidence.collect(event, job.pid)
+
+    def _collect(self, state: State) -> list[Event]:
         now = self._clock()
         has_reading, self._has_reading = self._has_reading, False
         if not state.running:
