@@ -386,6 +386,10 @@ def test_a_gpu_is_hot_after_five_minutes_at_its_limit() -> None:
     assert fixture.active == []
     fixture.run(60 * MINUTE, temperature=99)
     assert fixture.active == []
+    fixture.run(6 * MINUTE, temperature=80, is_slowed=True)
+    assert fixture.raised[-1].text == "80 °C; heat slows it down"
+    fixture.run(STEP, temperature=99, is_slowed=False)
+    assert fixture.active == []
 
 
 def test_memory_errors_and_faults_of_a_gpu_are_alarms() -> None:

@@ -73,13 +73,17 @@ class FakeHost:
         self.run.mkdir(parents=True)
         self.bin.mkdir()
 
-    def driver(self, gpus: str, apps: str = "", code: int = 0, first: str = "") -> None:
-        """Write an nvidia-smi with this output."""
+    def driver(
+        self, gpus: str, apps: str = "", code: int = 0, first: str = "", health: str = ""
+    ) -> None:
+        """Write an nvidia-smi with this output; without `health` it is an old one."""
         (self.bin / "gpus").write_text(gpus)
+        (self.bin / "health").write_text(health or 'Field "x" is not a valid field to query.\n')
         (self.bin / "apps").write_text(apps)
         text = f"""#!/bin/sh
 {first}
 case $* in
+    *ecc.errors*) cat '{self.bin}/health'; exit {code if health else 2} ;;
     *--query-gpu=*) cat '{self.bin}/gpus'; exit {code} ;;
     *--query-compute-apps=*) cat '{self.bin}/apps'; exit {code} ;;
 esac
@@ -201,6 +205,48 @@ def test_an_error_of_the_driver_is_quoted(host_under_test: FakeHost) -> None:
     )  # fmt: skip
     host_under_test.driver("No devices were found\n", "No devices were found\n", code=6)
     assert host_under_test.measure().reading.error is None
+
+
+def test_health_of_gpus_and_recent_faults_are_read(host_under_test: FakeHost) -> None:
+    uptime = int(float(Path("/proc/uptime").read_text().split()[0]))
+    log = host_under_test.bin / "dmesg"
+    log.write_text(f"""#!/bin/sh
+cat <<'EOF'
+[{uptime - 90_000:5d}.1] NVRM: Xid (PCI:0000:01:00): 79, pid=7, GPU has fallen off the bus.
+[{uptime - 50:5d}.123456] NVRM: Xid (PCI:0000:C1:00): 31, pid=7, name=python, a fault
+[{uptime - 5:5d}.5] NVRM: Xid (PCI:0000:c1:00): 48, pid='<unknown>', DBE
+[{uptime:5d}.5] usb 1-1: NVRM
+EOF
+""")
+    log.chmod(0o755)
+    host_under_test.driver(
+        GPUS,
+        health="""\
+0, GPU-a, 00000000:01:00.0, 2, Not Active, NVIDIA A100, with, commas, 81920, 400, 7, 40, 61.25
+1, GPU-b, 00000000:C1:00.0, [N/A], Active, Tesla, [N/A], [Not Supported], [N/A], [N/A], [N/A]
+2, GPU-c, lost, lost, lost, Tesla, 1, 2, 3, 4, 5
+3, GPU-d
+""",
+    )
+    reading = host_under_test.measure().reading
+    assert [gpu.model for gpu in reading.facts] == ["NVIDIA A100, with, commas", "Tesla", "Tesla"]
+    # busybox prefers its own dmesg.
+    xid = 48 if host_under_test.shell[0] != "busybox" else reading.use[1].xid
+    assert [(use.ecc_errors, use.is_slowed, use.xid) for use in reading.use] == [
+        (2, False, None), (None, True, xid), (None, None, None),
+    ]  # fmt: skip
+    assert reading.error == "3, GPU-d"
+    assert reading.use[0].utilization == 7
+
+
+def test_a_kernel_log_that_may_not_be_read_has_no_faults(host_under_test: FakeHost) -> None:
+    log = host_under_test.bin / "dmesg"
+    log.write_text("#!/bin/sh\necho 'dmesg: read kernel buffer failed' >&2\nexit 1\n")
+    log.chmod(0o755)
+    host_under_test.driver(GPUS)
+    reading = host_under_test.measure()
+    assert reading.complete
+    assert [(use.xid, use.ecc_errors) for use in reading.reading.use] == [(None, None)] * 2
 
 
 def test_a_driver_that_cannot_list_processes_is_recognised(host_under_test: FakeHost) -> None:

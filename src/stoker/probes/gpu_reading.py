@@ -50,6 +50,8 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """False if the driver cannot list processes; then an empty list means nothing."""
     slowdown: int | None = None
     """The temperature at which it slows down."""
+    is_slowed: bool | None = None
+    """Whether heat slows it down now, where that temperature is not known."""
     ecc_errors: int | None = None
     """Uncorrectable memory errors since the driver was loaded."""
     xid: int | None = None

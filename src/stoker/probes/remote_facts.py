@@ -129,6 +129,10 @@ class _Parser:
         self.processes_known = False
         self.error: str | None = None
         self.owners: dict[int, ProcessOwner] = {}
+        self.buses: dict[str, tuple[int, ...]] = {}
+        """Addresses on the PCI bus by UUID."""
+        self.xids: dict[tuple[int, ...], int] = {}
+        """The last fault by address."""
 
     def result(self) -> RemoteFacts:
         """Return the report."""
@@ -151,6 +155,7 @@ class _Parser:
             use,
             processes=tuple(processes[pid] for pid in sorted(processes)),
             processes_known=self.processes_known,
+            xid=self.xids.get(self.buses.get(use.uuid, ())),
         )
 
     # -- one method per key -------------------------------------------------------------
@@ -167,6 +172,29 @@ class _Parser:
         match = _DISK.search(_text(field) + " ")
         if match:
             self.values["disk_free"] = max(int(match[1]), 0) // 1024
+
+    def gpu_health(self, line_value: bytes) -> None:
+        """Take a row with address, memory errors and whether heat slows the GPU down."""
+        fields = _text(line_value).split(",", 5)
+        if len(fields) < 6:
+            self._add_error(",".join(fields))
+            return
+        index, uuid, bus, errors, slowed, rest = fields
+        self.gpu(f"{index},{uuid},{rest}".encode())
+        facts, use = self.gpus.get(uuid.strip(), (None, None))
+        if facts is not None and use is not None:
+            self.buses[use.uuid] = _bus_address(bus)
+            is_slowed = {"Active": True, "Not Active": False}.get(slowed.strip())
+            count = _int(errors)
+            errors_known = count if count is not None and count >= 0 else None
+            use = msgspec.structs.replace(use, ecc_errors=errors_known, is_slowed=is_slowed)
+            self.gpus[use.uuid] = facts, use
+
+    def xid(self, field: bytes) -> None:
+        words = _text(field).split()
+        number = _int(words[1]) if len(words) == 2 else None
+        if number is not None and len(self.xids) < MAX_GPUS:
+            self.xids[_bus_address(words[0])] = number
 
     def gpu(self, line_value: bytes) -> None:
         text = _text(line_value)
@@ -245,12 +273,16 @@ _HANDLERS: dict[bytes, Callable[[_Parser, bytes], None]] = {
     b"tool": _Parser.tool,
     b"disk": _Parser.disk,
     b"gpu": _Parser.gpu,
+    b"gpu-health": _Parser.gpu_health,
+    b"xid": _Parser.xid,
     b"apps": _Parser.apps,
     b"app": _Parser.app,
     b"gpu-error": _Parser.gpu_error,
     b"owner": _Parser.owner,
 }
-_REPEATED = frozenset({b"tool", b"gpu", b"apps", b"app", b"gpu-error", b"owner"})
+_REPEATED = frozenset(
+    {b"tool", b"gpu", b"gpu-health", b"xid", b"apps", b"app", b"gpu-error", b"owner"}
+)
 """Keys that may occur several times; of the others the first line is used."""
 
 
@@ -273,6 +305,14 @@ def _text(data: bytes) -> str:
 def _int(text: str) -> int | None:
     text = text.strip()
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _bus_address(text: str) -> tuple[int, ...]:
+    """Return domain, bus and device of `00000000:01:00.0` or `0000:01:00`; () of anything else."""
+    parts = text.strip().partition(".")[0].split(":")
+    if len(parts) != 3 or not all(re.fullmatch("[0-9A-Fa-f]{1,8}", part) for part in parts):
+        return ()
+    return tuple(int(part, 16) for part in parts)
 
 
 def _mebibytes(number: int | None) -> int | None:

@@ -11,8 +11,8 @@ import pytest
 from core.scenario import Scenario, gpus
 from stoker.core import events as e
 from stoker.core.alarms.samples import JobSample
-from stoker.core.model.alarm import AlarmRules
-from stoker.core.model.resources import DeviceFacts, NodeFacts
+from stoker.core.model.alarm import AlarmRule, AlarmRules
+from stoker.core.model.resources import DeviceFacts, NodeFacts, ResourceRequest
 from stoker.daemon.alarms import monitor as module
 from stoker.daemon.alarms.monitor import AlarmMonitor
 from stoker.engine import Instant
@@ -115,6 +115,41 @@ def test_reports_and_logs_are_looked_at(fixture: MonitorFixture, tmp_path: Path)
     assert fixture.pass_time(2 * module.CHECK_SECONDS) == ["-nan"]
     (tmp_path / f"{job}.out").write_text("loss nan\nloss nan\n")
     assert fixture.pass_time(2 * module.CHECK_SECONDS) == ["nan"]
+
+
+def on_another_node(fixture: MonitorFixture) -> int:
+    """A job on the node `far`, which uses no GPU."""
+    facts = NodeFacts(name="far", types={"cpu": (DeviceFacts(name="cpu", capacity=4000),)})
+    fixture.scenario.tell(e.NodeAdded(at=fixture.scenario.now, name="far", address="ssh://far"))
+    fixture.scenario.tell(e.NodeJoined(at=fixture.scenario.now, facts=facts))
+    fixture.scenario.tell(e.NodeReached(at=fixture.scenario.now, node="far"))
+    request = ResourceRequest(cpus=1000, nodes=("far",))
+    job = fixture.scenario.submit(request, alarms=(AlarmRule("log_silent", 600.0),))
+    fixture.scenario.run(job)
+    return job
+
+
+def test_the_output_of_other_nodes_is_looked_at(fixture: MonitorFixture, tmp_path: Path) -> None:
+    job = on_another_node(fixture)
+    log = tmp_path / f"{job}.out"
+    log.write_text("loss 0.3\n")
+    assert fixture.pass_time(9 * MINUTE) == []
+    log.write_text("loss 0.3\nloss nan\nloss nan\n")
+    assert fixture.pass_time(9 * MINUTE) == ["nan"]
+    assert fixture.pass_time(2 * MINUTE) == ["log_silent"]
+
+
+def test_no_output_of_a_node_that_cannot_be_reached_is_no_silence(
+    fixture: MonitorFixture, tmp_path: Path
+) -> None:
+    job = on_another_node(fixture)
+    (tmp_path / f"{job}.out").write_text("loss 0.3\n")
+    now = fixture.scenario
+    now.tell(e.NodeUnreachable(at=now.now, node="far", why="no route", boot=now.boot))
+    assert fixture.pass_time(60 * MINUTE) == []
+    now.tell(e.NodeReached(at=now.now, node="far"))
+    assert fixture.pass_time(9 * MINUTE) == []
+    assert fixture.pass_time(2 * MINUTE) == ["log_silent"]
 
 
 class HeldBack:

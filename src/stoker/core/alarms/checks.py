@@ -27,7 +27,7 @@ def check_hardware(track: GpuTrack, boot: float, rules: AlarmRules) -> Iterator[
     if last is None:
         return
     if limit and track.hot is not None and boot - track.hot >= limit:
-        at = f"it slows down at {last.slowdown} °C" if last.slowdown else "it has slowed down"
+        at = f"it slows down at {last.slowdown} °C" if last.slowdown else "heat slows it down"
         yield Finding("hot", track.hot, f"{last.temperature} °C; {at}")
     if rules.limit("ecc") and last.ecc_errors:
         yield Finding("ecc", boot, f"{last.ecc_errors} uncorrectable memory errors")

@@ -36,6 +36,8 @@ class GpuSample(Struct, frozen=True, kw_only=True):
     temperature: int | None = None
     slowdown: int | None = None
     """The temperature at which the GPU slows down."""
+    is_slowed: bool | None = None
+    """Whether it is slowed down by heat, where that temperature is not known."""
     ecc_errors: int | None = None
     """Uncorrectable errors since the driver was loaded."""
     xid: int | None = None
@@ -67,7 +69,7 @@ def observe_gpu(before: GpuTrack | None, sample: GpuSample) -> GpuTrack:
     is_full = load is not None and load >= FULL_PERCENT
     was_used |= bool(sample.has_process) or (load is not None and not is_idle)
     is_same = before.flat is None or is_full == before.is_full
-    is_hot = (
+    is_hot = sample.is_slowed or (
         sample.temperature is not None
         and sample.slowdown is not None
         and sample.temperature >= sample.slowdown
@@ -77,7 +79,7 @@ def observe_gpu(before: GpuTrack | None, sample: GpuSample) -> GpuTrack:
         idle=_since(before.idle, is_idle, at),
         unused=_since(before.unused, sample.has_process is False and not was_used, at),
         flat=_since(before.flat if is_same else None, is_idle or is_full, at),
-        hot=_since(before.hot, is_hot, at),
+        hot=_since(before.hot, bool(is_hot), at),
         is_full=is_full,
         was_used=was_used,
         last=sample,

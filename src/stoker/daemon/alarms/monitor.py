@@ -76,6 +76,7 @@ class AlarmMonitor:
                 memory=use.memory_used,
                 temperature=use.temperature,
                 slowdown=None if device.facts.mig else slowdown,
+                is_slowed=use.is_slowed,
                 ecc_errors=use.ecc_errors,
                 xid=use.xid,
             )
@@ -132,14 +133,16 @@ class AlarmMonitor:
 
     def _check(self, state: State, job: Job, now: Instant) -> None:
         sample = self._sample(job.id) or JobSample(at=now.boot)
-        size, has_nan = None, False
-        if job.placement is not None and job.placement.node == self._node:
-            scanner = self._scanners.setdefault(AttemptId(job.id, job.attempt), LogScanner())
-            out, err = last_logs(job, state.spec(job), self._node, self._logs)
-            size = scanner.read(*dict.fromkeys(path for path in (out, err) if path))
-            has_nan = scanner.has_nan
-        sample = replace(sample, at=now.boot, log_size=size, log_has_nan=has_nan)
-        self._tracker.observe_job(state, job, sample)
+        scanner = self._scanners.setdefault(AttemptId(job.id, job.attempt), LogScanner())
+        spec, paths = state.spec(job), dict[str, None]()
+        for rank, part in enumerate(job.parts):
+            logs = last_logs(job, spec, part.node, self._logs, rank)
+            paths |= dict.fromkeys(path for path in logs if path)
+        size = scanner.read(*paths)
+        sample = replace(sample, at=now.boot, log_size=size, log_has_nan=scanner.has_nan)
+        # What a node does not send while it cannot be reached is not missing.
+        is_known = not any(part.node in state.record.unreachable for part in job.parts)
+        self._tracker.observe_job(state, job, sample, is_known)
 
     def before_ends(self, events: list[Event], state: State) -> list[Event]:
         """Return events with the advice on attempts that end well, before their ends."""

@@ -84,6 +84,7 @@ print_gpus() {
         [ "$word" = app ] && rest=${rest#*,} && print_owner "${rest%%,*}"
     done
     rm -f "$RUN/driver.$$"
+    print_xids
 }
 
 # Print `late` when the time is over; a timer that is ended ends its sleep, too.
@@ -99,13 +100,26 @@ run_timer() {
 query_driver() {
     read -r me rest <"/proc/self/stat"
     echo "querier $me"
-    rows=$(query gpu=index,uuid,name,memory.total,memory.used,utilization.gpu,temperature.gpu,power.draw)
-    select_gpus "$rows" | sed 's/^/gpu /'
+    use=name,memory.total,memory.used,utilization.gpu,temperature.gpu,power.draw
+    errors=ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_thermal_slowdown
+    # A driver that does not know one of these fields prints nothing else.
+    key=gpu-health rows=$(query "gpu=index,uuid,pci.bus_id,$errors,$use") ||
+        { key=gpu rows=$(query "gpu=index,uuid,$use"); }
+    select_gpus "$rows" | sed "s/^/$key /"
     # `apps` tells a GPU without processes from a driver that cannot list them.
     rows=$(query compute-apps=gpu_uuid,pid,used_memory) && echo apps &&
         printf '%s\n' "$rows" | sed 's/^/app /'
     kill "$timer"
     echo end
+}
+
+# Print the faults of GPUs in the last day, if this user may read the kernel's log.
+print_xids() {
+    read -r now rest <"/proc/uptime"
+    dmesg | sed -n 's/^.*\[ *\([0-9]*\)\.[0-9]*\] NVRM: Xid (PCI:\([0-9A-Fa-f:.]*\)): \([0-9]*\).*/\1 \2 \3/p' |
+        tail -n 32 | while read -r at bus number; do
+            [ $((${now%%.*} - at)) -lt 86400 ] && echo "xid $bus $number"
+        done
 }
 
 # select_gpus ROWS: print the rows of this node, or of the allocation of a pilot. If the driver
