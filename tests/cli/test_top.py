@@ -107,6 +107,22 @@ def test_the_queue_screen_has_a_window_of_the_jobs(model: TopModel) -> None:
     assert model.selected_job() == (43, "43")
 
 
+def test_jobs_of_the_queue_are_selected_and_those_of_a_gpu_named(model: TopModel) -> None:
+    assert model.selected_job() == (42, "42"), "not its share of the GPU"
+    model.screen, model.cursor = m.QUEUE, 1
+    model.choose()
+    assert (model.cursor, model.chosen_jobs()) == (2, [(43, "43")])
+    model.choose()
+    model.move(-2)
+    lines = screen(model, width=90)
+    assert lines[1] == "  4 jobs by start, 2 selected"
+    assert [line[:4] for line in lines[3:7]] == ["  42", ">*43", " *44", "  45"]
+    model.choose()
+    assert model.chosen_jobs() == [(44, "44")]
+    model.chosen.clear()
+    assert model.chosen_jobs() == [(44, "44")], "at the cursor"
+
+
 def test_the_job_screen_has_the_reason_the_curve_and_the_output(model: TopModel) -> None:
     model.screen = m.JOB
     assert "no job is selected" in screen(model)[1]
@@ -265,6 +281,15 @@ def test_a_user_looks_around_acts_and_quits(top: PtyScreen, box: DaemonFixture) 
     top.shows("job 4_0 cancelled")
     states = {job["label"]: job["state"] for job in box.client.jobs(["4"])["jobs"]}
     assert states == {"4_0": "CANCELLED", "4_1": "PENDING"}
+    top.press("2\x1b")
+    top.shows("third", "4_1")
+    top.press("g")
+    top.press("jxx")  # below the one that runs
+    top.shows("2 selected")
+    top.press("c")
+    top.shows("2 jobs: stoker cancel 3,4_1?  y/n")
+    top.press("y")
+    top.shows("2 jobs cancelled")
     swept = box.stoker("sweep", "--hold", "--name", "tuned", "true", "a=1,2", check=True)
     sweep = swept.stdout.strip()
     top.press("4")

@@ -223,6 +223,15 @@ test("the history of a GPU begins with the daemon's and goes on with frames", ()
   assert.deepEqual(history.series.get("box/0")!.utilization, [9, 10, 75, null, null, null]);
 });
 
+test("after a restart of the daemon a history keeps what it knew", () => {
+  const before = new GpuHistory(10, 6);
+  before.load({ t: 940, step: 10, gpus: { "box/0": { utilization: [1, 2, 3, 4, 5, 6], memory: [], jobs: [7, 7, 7, 7, 7, 7] } } }, 1000);
+  const after = new GpuHistory(10, 6);
+  after.load({ t: 960, step: 10, gpus: { "box/0": { utilization: [null, null, null, null, 60, 70], memory: [], jobs: [] } } }, 1020, before);
+  assert.deepEqual(after.series.get("box/0")!.utilization, [3, 4, 5, 6, 60, 70]);
+  assert.deepEqual(after.series.get("box/0")!.jobs, [7, 7, 7, 7, null, null]);
+});
+
 test("a jump of the clock by years leaves the history of a GPU empty, at once", () => {
   const history = new GpuHistory(10, 6);
   const frame = (t: number, value: number): [number, number] => [t, value];

@@ -33,8 +33,8 @@ export class GpuHistory {
 
   constructor(readonly step: number, readonly length: number) {}
 
-  /** Start with what the daemon has kept. */
-  load(reply: HistoryReply, now: number): void {
+  /** Start with what the daemon has kept; after its restart, `before` knows more. */
+  load(reply: HistoryReply, now: number, before: GpuHistory | null = null): void {
     this.series.clear();
     this.end = Math.ceil(now / this.step) * this.step;
     this.samples = 0;
@@ -47,6 +47,8 @@ export class GpuHistory {
         series.memory[i] = values.memory[at] ?? null;
         series.jobs[i] = values.jobs[at] ?? null;
       }
+      const older = before?.step === this.step ? before.series.get(key) : undefined;
+      if (older) this.fill(series, older, Math.round((this.end - before!.end) / this.step));
     }
   }
 
@@ -64,6 +66,16 @@ export class GpuHistory {
       if (utilization != null) series.utilization[last] = before == null || this.samples === 1 ? utilization : before + (utilization - before) / this.samples;
       if (memory != null) series.memory[last] = memory;
       series.jobs[last] = jobs[0]?.[0] ?? series.jobs[last] ?? null;
+    }
+  }
+
+  /** Take what another history knows, shifted by a number of steps. */
+  private fill(series: Series, older: Series, shift: number): void {
+    for (let i = 0; i < this.length; i++) {
+      if (series.utilization[i] !== null || series.jobs[i] !== null) continue;
+      series.utilization[i] = older.utilization[i + shift] ?? null;
+      series.memory[i] = older.memory[i + shift] ?? null;
+      series.jobs[i] = older.jobs[i + shift] ?? null;
     }
   }
 

@@ -161,7 +161,8 @@ export async function loadHistory(): Promise<void> {
   // Until the daemon has answered, the live frames are shown.
   if (history.peek()?.step !== step) history.value = new GpuHistory(step, length);
   const made = new GpuHistory(step, length);
-  made.load(await get<HistoryReply>(`gpus/history?minutes=${minutes}&step=${step}`), now.peek());
+  const reply = await get<HistoryReply>(`gpus/history?minutes=${minutes}&step=${step}`);
+  made.load(reply, now.peek(), history.peek());
   // The period may have been changed meanwhile.
   if (range.peek().step === step) history.value = made;
 }

@@ -35,6 +35,8 @@ HISTORY_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 NODE_SECONDS = 5.0
 ONCE_ROWS = 20
+MAX_NAMES = 6
+"""Jobs that a question names."""
 ACTIONS = {"c": "cancel", "h": "hold", "u": "release", "r": "retry"}
 DONE = {"cancel": "cancelled", "hold": "held", "release": "released", "retry": "requeued"}
 
@@ -90,8 +92,8 @@ class Top:
         self._stream: LiveStream | None = None
         self._search: str | None = None
         """What is being typed after `/`."""
-        self._question: tuple[str, str, str] | None = None
-        """An action that waits for `y`, its selector, and its name."""
+        self._question: tuple[str, list[str], str] | None = None
+        """An action that waits for `y`, its selectors, and their name."""
         self._due = dict.fromkeys(("connect", "rows", "history", "slow"), 0.0)
         self._height = 24
 
@@ -200,8 +202,12 @@ class Top:
             self._open_screen(m.QUEUE)
         elif key in {"enter", "l"}:
             self._open_job()
+        elif key == "x" and model.screen == m.QUEUE:
+            model.choose()
         elif key == "esc":
-            if model.screen == m.QUEUE and model.text:
+            if model.screen == m.QUEUE and model.chosen:
+                model.chosen.clear()
+            elif model.screen == m.QUEUE and model.text:
                 self._set_text("")
             elif model.screen == m.QUEUE and model.sweep:
                 model.sweep = None
@@ -256,27 +262,32 @@ class Top:
             model.message = error.message
 
     def _ask_action(self, verb: str) -> None:
-        job, sweep = self.model.selected_job(), self.model.selected_sweep()
+        jobs, sweep = self.model.chosen_jobs(), self.model.selected_sweep()
         if sweep is not None:
-            what = (str(sweep["id"]), f"sweep {sweep['label']}")
-        elif job is not None:
-            what = (m.exact(job[0]), f"job {job[1]}")
+            selectors, what, names = [str(sweep["id"])], f"sweep {sweep['label']}", sweep["label"]
+        elif jobs:
+            selectors = [m.exact(id) for id, _ in jobs]
+            names = ",".join(label for _, label in jobs[:MAX_NAMES]) + ",…" * (len(jobs) > MAX_NAMES)
+            what = f"job {names}" if len(jobs) == 1 else f"{len(jobs)} jobs"
         else:
             self.model.message = "nothing is selected"
             return
         if verb in {"cancel", "retry"}:
-            self._question = (verb, *what)
-            self.model.message = f"stoker {verb} {what[1].partition(' ')[2]}?  y/n"
+            self._question = (verb, selectors, what)
+            self.model.message = f"{what}: " * (len(jobs) > 1) + f"stoker {verb} {names}?  y/n"
         else:
-            self._act(verb, *what)
+            self._act(verb, selectors, what)
 
-    def _act(self, verb: str, selector: str, what: str) -> None:
+    def _act(self, verb: str, selectors: list[str], what: str) -> None:
         try:
-            reply = self.client.act(verb, [selector])
+            reply = self.client.act(verb, selectors)
         except StokerError as error:
             self.model.message = error.message
             return
         done = reply.get("done") or reply.get("sweeps")
         skipped = reply.get("skipped") or ()
+        if len(selectors) > 1 and done:
+            what = f"{len(done)} of {what}" if skipped else what
         self.model.message = skipped[0]["why"] if skipped and not done else f"{what} {DONE[verb]}"
+        self.model.chosen.clear()
         self.model.is_outdated = True

@@ -37,7 +37,8 @@ HELP = (
     "Enter          open the selected job, or the trials of a sweep; Esc goes back",
     "/              search: label, name, user, %label, command; Esc clears it",
     "s              sort the queue by start, submission, elapsed time or name",
-    "c h u r        cancel, hold, release or retry the selected job or sweep",
+    "x              select jobs of the queue; Esc deselects them",
+    "c h u r        cancel, hold, release or retry the selected jobs or sweep",
     "l              read the output of the job again",
     "q ^C           quit; ^Z suspends",
 )
@@ -164,7 +165,8 @@ def queue_lines(model: TopModel, width: int, height: int, now: float) -> list[st
     """Return the jobs around the cursor."""
     search = f"/{model.text}  " if model.text else ""
     sweep = f"sweep {model.sweep['label']} {model.sweep['name']}  " if model.sweep else ""
-    head = f"{sweep}{search}{model.total} jobs by {model.sort}"
+    chosen = f", {len(model.chosen)} selected" if model.chosen else ""
+    head = f"{sweep}{search}{model.total} jobs by {model.sort}{chosen}"
     lines = [fit([(head, "dim")], width),
              fit([(f"{'JOB':<12}{'NAME':<24}{'USER':<10}{'STATE':<11}{'GPUS':>5}  TIME", "dim")],
                  width)]  # fmt: skip
@@ -185,7 +187,8 @@ def queue_lines(model: TopModel, width: int, height: int, now: float) -> list[st
             (pad(gpus, 5, right=True) + "  ", ""), (_queue_time(row, now), ""),
             *_alarm_pieces(model.job_alarms(row["id"]), now),
         ]  # fmt: skip
-        lines.append(fit(pieces, width, marked=position == model.cursor))
+        is_chosen = row["id"] in model.chosen
+        lines.append(fit(pieces, width, marked=position == model.cursor, chosen=is_chosen))
     if not model.total:
         lines.append(fit([("no jobs" if not model.text else "no job matches", "dim")], width))
     return lines

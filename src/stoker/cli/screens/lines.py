@@ -12,8 +12,8 @@ Piece = tuple[str, str]
 LEVELS = "▁▂▃▄▅▆▇█"
 
 
-def fit(pieces: list[Piece], width: int, *, marked: bool = False) -> str:
-    """Return a line of at most `width` cells; a marked line is shown as selected."""
+def fit(pieces: list[Piece], width: int, *, marked: bool = False, chosen: bool = False) -> str:
+    """Return a line of at most `width` cells; `marked`: at the cursor, `chosen`: selected by x."""
     parts, left = [], width - 2
     for raw, name in pieces:
         if left <= 0:
@@ -25,7 +25,7 @@ def fit(pieces: list[Piece], width: int, *, marked: bool = False) -> str:
         left -= size
         names = [name, "bold"] if marked else [name]
         parts.append(colour.paint(text, *[each for each in names if each]))
-    return ("> " if marked else "  ") + "".join(parts)
+    return f"{'>' if marked else ' '}{'*' if chosen else ' '}" + "".join(parts)
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:

@@ -44,6 +44,8 @@ class TopModel:
         self.first = 0
         """Position in the list of the first of `rows`."""
         self.cursor = self.top = 0
+        self.chosen: dict[int, str] = {}
+        """Labels of the jobs that are selected by x in the queue."""
         self.text, self.sort = "", SORTS[0]
         self.job: JsonObject | None = None
         self.why: JsonObject = {}
@@ -201,8 +203,24 @@ class TopModel:
         if self.screen == GPUS:
             rows = list(self.readings.values())
             jobs = rows[self.cursor][6] if self.cursor < len(rows) else []
-            return (int(jobs[0][0]), str(jobs[0][1])) if jobs else None
+            if jobs:
+                id = int(jobs[0][0])
+                return id, str(self.running.get(id, {}).get("label", id))
         return None
+
+    def choose(self) -> None:
+        """Select or deselect the job at the cursor, and move to the next."""
+        job = self.selected_job()
+        if job is not None and self.chosen.pop(job[0], None) is None:
+            self.chosen[job[0]] = job[1]
+        self.move(1)
+
+    def chosen_jobs(self) -> list[tuple[int, str]]:
+        """Return the selected jobs of the queue; without any, the one at the cursor."""
+        if self.screen == QUEUE and self.chosen:
+            return sorted(self.chosen.items())
+        job = self.selected_job()
+        return [job] if job is not None else []
 
 
 def exact(id: int) -> str:
