@@ -11,7 +11,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "stoker"
-SUITES = ("daemon", "e2e", "executors", "fakes", "http_api", "probes", "slurm", "ssh", "store")
+SUITES = (
+    "daemon",
+    "e2e",
+    "executors",
+    "fakes",
+    "http_api",
+    "multiuser",
+    "probes",
+    "slurm",
+    "ssh",
+    "store",
+)
 """Folders of tests that are checked; the others still have names of their own."""
 CORE_PACKAGES = (
     "cluster", "elastic", "events", "explain", "handlers", "heterogeneous", "launch", "measurement",

@@ -90,8 +90,7 @@ def idle_gate(machine: Machine, gate_dir: Path) -> Iterator[GateProcess]:
     try:
         yield gate
     finally:
-        if gate.process is not None and gate.process.poll() is None:
-            gate.end()
+        gate.close()
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ class GateProcess:
         self.config_path = directory / "gate.toml"
         self.configure(**settings)
         self.process: subprocess.Popen[bytes] | None = None
+        self.opened = contextlib.ExitStack()
+        """Sockets that tests got from the gate; closed with it."""
 
     def configure(self, **settings: object) -> None:
         """Write gate.toml; `settings` replace or extend the paths and the user of this test."""
@@ -73,7 +75,9 @@ class GateProcess:
                 found, _, _ = select.select([ready, ended], [], [], 60)
             finally:
                 os.close(ended)
-            assert found == [ready], self.log()
+            if found != [ready]:
+                self.process.wait()
+                raise AssertionError(self.log())
             assert ready.recv(64) == b"READY=1"
         return self
 
@@ -87,9 +91,16 @@ class GateProcess:
         self.process.send_signal(number)
         return self.process.wait(30)
 
+    def close(self) -> None:
+        """Kill the gate if it runs, and close what was opened."""
+        if self.process is not None and self.process.poll() is None:
+            self.end()
+        self.opened.close()
+
     def connect(self, user: User) -> socket.socket:
         """Connect to the socket of the users, as a user."""
         client = socket.socket(socket.AF_UNIX)
+        self.opened.enter_context(client)
         client.settimeout(30)
         with effective_user(user):
             client.connect(str(self.users_socket))
@@ -105,6 +116,8 @@ class FakeDaemon:
 
     def __init__(self, gate: GateProcess) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.opened = gate.opened
+        self.opened.enter_context(self.socket)
         self.socket.settimeout(30)
         with effective_user(gate.daemon):
             self.socket.connect(str(gate.daemon_socket))
@@ -134,6 +147,7 @@ class FakeDaemon:
         if fd is None:
             return notice, None
         peer = socket.socket(fileno=fd)
+        self.opened.enter_context(peer)
         peer.settimeout(30)
         return notice, peer
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from stoker.gate.config import ConfigError
+
 
 class Records:
     """Name and authorization of every uid that has connected.
@@ -22,7 +24,7 @@ class Records:
             with open(os.path.join(directory, entry)) as file:
                 match = re.fullmatch(r"(\S+) (authorized|released)\n", file.read())
             if match is None:
-                raise ValueError(f"{directory}/{entry} is damaged; remove it")
+                raise ConfigError(f"{directory}/{entry} is damaged; remove it")
             self._names[int(entry)] = match[1]
             if match[2] == "authorized":
                 self._authorized.add(int(entry))

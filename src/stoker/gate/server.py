@@ -9,6 +9,7 @@ import fcntl
 import os
 import pwd
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -131,6 +132,8 @@ class Gate:
         """Serve a system daemon, if it is one and the only one."""
         peer, _ = self.daemons.accept()
         pid, uid = protocol.credentials(peer)
+        if self.daemon is not None and _has_hung_up(self.daemon):
+            self.drop_daemon("it has ended")
         if uid != self.daemon_uid or self.daemon is not None:
             why = "there is one" if uid == self.daemon_uid else f"its uid is {uid}"
             log(f"refused a system daemon: {why} (pid {pid})")
@@ -365,7 +368,7 @@ def serve(config: Config) -> None:
     """Run the gate until it is stopped."""
     if os.geteuid() != 0:
         raise ConfigError("the gate must be started by root")
-    os.umask(0o077)
+    os.umask(0o022)
     process.forbid_tracing()
     for path in (sys.executable, os.path.dirname(__file__), config.executor_command[0]):
         reason = trust.reason_against(path)
@@ -399,6 +402,12 @@ def _daemon_ids(name: str) -> tuple[int, int]:
     if entry.pw_uid == 0:
         raise ConfigError("daemon_user must not be root")
     return entry.pw_uid, entry.pw_gid
+
+
+def _has_hung_up(peer: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(peer, 0)
+    return bool(poll.poll(0))
 
 
 def _lock(path: str) -> int:
