@@ -205,15 +205,7 @@ class Top:
         elif key == "x" and model.screen == m.QUEUE:
             model.choose()
         elif key == "esc":
-            if model.screen == m.QUEUE and model.chosen:
-                model.chosen.clear()
-            elif model.screen == m.QUEUE and model.text:
-                self._set_text("")
-            elif model.screen == m.QUEUE and model.sweep:
-                model.sweep = None
-                self._open_screen(m.SWEEPS)
-            else:
-                self._open_screen(m.QUEUE if model.screen == m.JOB else m.GPUS)
+            self._go_back()
         elif key == "/":
             self._open_screen(m.QUEUE)
             self._search, model.message = "", "/"
@@ -223,6 +215,21 @@ class Top:
         elif key in ACTIONS:
             self._ask_action(ACTIONS[key])
         return True
+
+    def _go_back(self) -> None:
+        """Deselect, end the search, leave the sweep or the screen."""
+        model = self.model
+        if model.screen != m.QUEUE:
+            self._open_screen(m.QUEUE if model.screen == m.JOB else m.GPUS)
+        elif model.chosen:
+            model.chosen.clear()
+        elif model.text:
+            self._set_text("")
+        elif model.sweep:
+            model.sweep = None
+            self._open_screen(m.SWEEPS)
+        else:
+            self._open_screen(m.GPUS)
 
     def _on_search_key(self, key: str) -> None:
         assert self._search is not None
@@ -267,7 +274,8 @@ class Top:
             selectors, what, names = [str(sweep["id"])], f"sweep {sweep['label']}", sweep["label"]
         elif jobs:
             selectors = [m.exact(id) for id, _ in jobs]
-            names = ",".join(label for _, label in jobs[:MAX_NAMES]) + ",…" * (len(jobs) > MAX_NAMES)
+            names = ",".join(label for _, label in jobs[:MAX_NAMES])
+            names += ",…" if len(jobs) > MAX_NAMES else ""
             what = f"job {names}" if len(jobs) == 1 else f"{len(jobs)} jobs"
         else:
             self.model.message = "nothing is selected"
