@@ -39,9 +39,8 @@ from stoker.core.policies.policy import BackfillMode
 from stoker.core.policies.ranking import OVERDUE_RANK
 from stoker.core.reservation.reservation import prefer_busy_devices
 from stoker.core.running.release_times import KILL_GRACE_SECONDS
-from stoker.core.state.reranking import refresh_ranks
+from stoker.core.state.reranking import refresh_ranks, victim_key
 from stoker.core.state.state import State
-from stoker.core.state.victim_ranks import victim_key
 
 SortKey = tuple[float, ...]
 MAX_PLANS = 4

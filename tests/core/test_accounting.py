@@ -6,7 +6,7 @@ import pytest
 
 from core.scenario import Scenario, gpus
 from stoker.core import events as e
-from stoker.core.handlers.accounting import usage_until
+from stoker.core.handlers.learning import usage_until
 from stoker.core.model.job import JobState
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Retry

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.model.job import Job, Score
-from stoker.core.model.sweep import EarlyStoppingRule, Sweep, TrialBoard, trial_of, worst_value
+from stoker.core.model.sweep import EarlyStoppingRule, Sweep, TrialBoard, trial_of
 from stoker.core.planner.early_stopping import bracket_shares, first_rung, should_stop
 from stoker.sweep import validation
 from stoker.sweep.definition.rungs import MAX_RUNGS, rungs
@@ -36,7 +36,7 @@ class Trials:
                 index=number, params=str(number), score=Score(),
             )  # fmt: skip
         rung = len(job.score.rungs)
-        known = worst_value(self.sweep) if value is None else value
+        known = self.sweep.worst_value if value is None else value
         job.score = Score(value=value, rungs=(*job.score.rungs, known))
         self.board.update(trial_of(job))
         return not should_stop(self.sweep, self.board, job, rung)

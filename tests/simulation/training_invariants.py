@@ -8,7 +8,6 @@ from simulation.simulated_machine import Key
 from stoker.core import events as e
 from stoker.core.model.job import Job, JobState, Progress
 from stoker.core.model.resources import GPU, SHARED_SLOT
-from stoker.core.model.sweep import ascending_value, worst_value
 from stoker.core.model.units import THOUSAND
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import sweep_of
@@ -89,7 +88,7 @@ class TrainingInvariants:
             return
         last = score.rungs[-1]
         best = state.boards[sweep.id].values_at(sweep, len(score.rungs) - 1)[0]
-        if ascending_value(sweep, last) <= best and last != worst_value(sweep):
+        if sweep.ascending(last) <= best and last != sweep.worst_value:
             self._say(f"job {job.id} was stopped early, and was the best of all")
 
     def _ran_short(self, state: State, event: e.ProcessExited, job: Job) -> None:

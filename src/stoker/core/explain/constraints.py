@@ -93,8 +93,7 @@ def _constraints(
 ) -> Iterator[Constraint]:
     """Yield what keeps a job from starting on a node that could run it."""
     if node.on_demand:
-        text = limit_text(state, job, node.name) or allocation_text(state, node)
-        yield Constraint("allocation", text)
+        yield Constraint("allocation", allocation_text(state, job, node))
     elif node.unavailable_reason is not None:
         is_unreachable = node.name in state.record.unreachable
         status = "is unreachable" if is_unreachable else "accepts no new jobs"
@@ -125,9 +124,11 @@ def _jobs_on(state: State, node: Node) -> Iterator[tuple[Job, Placement]]:
         yield from ((job, part) for part in job.parts if part.node == node.name)
 
 
-def allocation_text(state: State, cluster: Node) -> str:
-    """Return what a job waits for that a cluster can run."""
+def allocation_text(state: State, job: Job, cluster: Node) -> str:
+    """Return what a job waits for that a cluster can run, or that it is too long for it."""
     name, record = cluster.name, state.record
+    if (limit := limit_text(state, job, name)) is not None:
+        return limit
     if name in record.unreachable:
         return f"{name} is unreachable: {record.unreachable[name].reason}"
     if name in record.cordoned:

@@ -18,8 +18,8 @@ from stoker.core.placement.request_shape import request_amounts, request_shape
 from stoker.core.policies import ranking as ranks
 from stoker.core.policies.policy import BackfillMode, DurationSource, QueueOrder
 from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.reranking import victim_key
 from stoker.core.state.state import State
-from stoker.core.state.victim_ranks import victim_key
 
 MAX_LISTED = 5
 """Constraints, jobs or alternatives of one kind that an explanation lists."""
@@ -172,8 +172,12 @@ def queue_position(state: State, job: Job, position: int | None, at: float) -> Q
     )
 
 
-def why_ahead(state: State, other: Job, job: Job, at: float) -> str:
+def ahead(state: State, other: Job, job: Job, at: float) -> Ahead:
     """Return why another pending job is ahead of this one."""
+    return Ahead(other.label, _why_ahead(state, other, job, at))
+
+
+def _why_ahead(state: State, other: Job, job: Job, at: float) -> str:
     if other.priority != job.priority:
         return f"priority {other.priority}, not {job.priority}"
     pending, ranking = state.pending, state.ranking_input(other)

@@ -5,25 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.explain.constraints import (
-    NodeView,
-    allocation_text,
-    end_text,
-    limit_text,
-    node_constraints,
-)
+from stoker.core.explain import constraints, position
 from stoker.core.explain.forecast import MAX_PENDING_JOBS
-from stoker.core.explain.position import (
-    MAX_CONSIDERED,
-    MAX_LISTED,
-    Ahead,
-    QueuePosition,
-    can_start,
-    job_ahead,
-    preemption_risk,
-    queue_position,
-    why_ahead,
-)
 from stoker.core.explain.unblock import EndEstimate, unblocks
 from stoker.core.measurement.estimator import estimate, hardware
 from stoker.core.model.dependency import DependencyStatus
@@ -47,12 +30,12 @@ class Explanation(Struct, frozen=True):
     reason: str | None
     text: str
     ahead_labels: tuple[str, ...] = ()
-    nodes: tuple[NodeView, ...] = ()
+    nodes: tuple[constraints.NodeView, ...] = ()
     pending_preemptions: tuple[str, ...] = ()
     """Running jobs that stop for it, and when, in words."""
-    queue_position: QueuePosition | None = None
+    queue_position: position.QueuePosition | None = None
     """Its position in the queue, and what determines it."""
-    ahead: tuple[Ahead, ...] = ()
+    ahead: tuple[position.Ahead, ...] = ()
     """The first jobs ahead of it, each with the reason."""
     unblocks: tuple[str, ...] = ()
     """What would let it start."""
@@ -93,11 +76,11 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return "NodeUnreachable", text
     if text := _allocation_text(state, job, request):
         return "Resources", text
-    first, fits = job_ahead(state, job, now), find_placement(state.cluster, request) is not None
-    if first is not None and not can_start(state, first, now):
+    first = position.job_ahead(state, job, now)
+    if first is not None and not position.can_start(state, first, now):
         which = "which no available node can run and which blocks its queue"
         return "Priority", f"behind job {first.label}, {which}"
-    if fits:
+    if find_placement(state.cluster, request) is not None:
         return _fitting_reason(state, job, request, now)
     if first is None:
         return "Resources", f"needs {describe(request)}"
@@ -111,9 +94,9 @@ def _allocation_text(state: State, job: Job, request: ResourceRequest) -> str | 
         if cluster is None or name not in state.record.unreachable or name in state.cluster.nodes:
             continue
         if infeasibility_reason(cluster, request) is None:
-            return limit_text(state, job, cluster.name) or allocation_text(state, cluster)
+            return constraints.allocation_text(state, job, cluster)
     for name, cluster in state.cluster.nodes.items():
-        if cluster.on_demand and (text := limit_text(state, job, name)) is not None:
+        if cluster.on_demand and (text := constraints.limit_text(state, job, name)) is not None:
             others = (node for node in state.cluster.nodes.values() if node is not cluster)
             if not any(infeasibility_reason(node, request) is None for node in others):
                 return text
@@ -126,8 +109,8 @@ def _fitting_reason(
     """Return the reason of a job for which devices are free."""
     if find_placement(state.cluster, state.within_horizon(job, request, now)) is not None:
         return "Priority", "the free devices are reserved for a job ahead of it"
-    texts = (end_text(state, job, name, now) for name in state.cluster.node_ends)
-    return "Resources", "; ".join([text for text in texts if text is not None][:MAX_LISTED])
+    texts = (constraints.end_text(state, job, name, now) for name in state.cluster.node_ends)
+    return "Resources", "; ".join([*filter(None, texts)][: position.MAX_LISTED])
 
 
 def unreachable_since(state: State, job: Job) -> dict[str, float]:
@@ -181,12 +164,12 @@ def explain_job(state: State, job: Job, at: float, boot: float, ends: EndEstimat
     code, phrase = reason(state, job, at)
     if job.state is not JobState.PENDING:
         text = _not_pending_text(job, phrase, list(unreachable_since(state, job)))
-        risk = preemption_risk(state, job, at, boot) if job.holding else ()
+        risk = position.preemption_risk(state, job, at, boot) if job.holding else ()
         return Explanation(code, text, preemption_risk=risk)
     request = state.effective_request(job, state.spec(job))
-    nodes = node_constraints(state, job, request, at, boot)
-    constraints = [constraint for node in nodes for constraint in node.constraints]
-    lacking = {GPU if constraint.name == "gpus" else constraint.name for constraint in constraints}
+    nodes = constraints.node_constraints(state, job, request, at, boot)
+    unmet = [constraint for node in nodes for constraint in node.constraints]
+    lacking = {GPU if constraint.name == "gpus" else constraint.name for constraint in unmet}
     explanation = Explanation(
         code, phrase or "", nodes=nodes, pending_preemptions=_pending_preemptions(state, job, at),
         unblocks=unblocks(state, job, lacking, at, boot, ends),
@@ -194,20 +177,20 @@ def explain_job(state: State, job: Job, at: float, boot: float, ends: EndEstimat
     if code not in ("Resources", "Priority", "NodeUnreachable") or job.id not in state.pending:
         return explanation
     queue = first_jobs(state.pending, state.jobs, MAX_PENDING_JOBS)
-    position = next((n for n, other in enumerate(queue, 1) if other.id == job.id), None)
-    others = queue[: position - 1] if position else queue
-    labels = tuple(other.label for other in others) if position else ()
+    place = next((n for n, other in enumerate(queue, 1) if other.id == job.id), None)
+    others = queue[: place - 1] if place else queue
+    labels = tuple(other.label for other in others) if place else ()
     text = f"needs {describe(request)}"
-    if constraints:
-        text += "; " + "; ".join(constraint.text for constraint in constraints[:MAX_LISTED])
+    if unmet:
+        text += "; " + "; ".join(constraint.text for constraint in unmet[: position.MAX_LISTED])
     elif code == "Priority":
         text += f"; {phrase}"
     if labels:
         text += f"; {len(labels)} ahead of it"
-    ahead = (Ahead(other.label, why_ahead(state, other, job, at)) for other in others[:MAX_LISTED])
+    ahead = [position.ahead(state, other, job, at) for other in others[: position.MAX_LISTED]]
     return replace(
-        explanation, text=text, ahead_labels=labels[:MAX_CONSIDERED], ahead=tuple(ahead),
-        queue_position=queue_position(state, job, position, at),
+        explanation, text=text, ahead_labels=labels[:position.MAX_CONSIDERED], ahead=tuple(ahead),
+        queue_position=position.queue_position(state, job, place, at),
     )  # fmt: skip
 
 

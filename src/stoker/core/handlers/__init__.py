@@ -8,16 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 from stoker.core import events as e
 from stoker.core.events.instructions import Instructions
-from stoker.core.handlers import (
-    accounting,
-    attempts,
-    jobs,
-    learning,
-    nodes,
-    sweeps,
-    training,
-    user_actions,
-)
+from stoker.core.handlers import attempts, jobs, learning, nodes, sweeps, training, user_actions
 from stoker.core.state.state import State
 from stoker.core.state.timers import arm_timers
 
@@ -57,7 +48,7 @@ def _handlers(*modules: ModuleType) -> dict[Any, Callable[..., Instructions | No
     return handlers
 
 
-HANDLERS = _handlers(accounting, attempts, jobs, learning, nodes, sweeps, training, user_actions)
+HANDLERS = _handlers(attempts, jobs, learning, nodes, sweeps, training, user_actions)
 """The handler of each event: `(state, event)`, and for the event of a job `(state, job, event)`."""
 _CHANGE_ALL_TIMERS = (
     e.DaemonStarted, e.NodeJoined, e.NodeReached, e.NodeRemoved, e.NodeUnreachable

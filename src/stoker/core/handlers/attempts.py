@@ -8,17 +8,7 @@ from stoker.core import events as e
 from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers import outcome as outcomes
-from stoker.core.handlers.accounting import attempt_usage, clear_job_alarms
-from stoker.core.model.job import (
-    NO_PROGRESS,
-    NO_USAGE,
-    GpuUsage,
-    Job,
-    JobState,
-    PartEnd,
-    PastAttempt,
-    check_transition,
-)
+from stoker.core.model.job import NO_PROGRESS, NO_USAGE, Job, JobState, PartEnd, PastAttempt
 from stoker.core.model.resources import Placement
 from stoker.core.model.sweep import trial_status
 from stoker.core.state import eligibility, reranking
@@ -57,7 +47,7 @@ def on_attempt_recovered(state: State, job: Job, event: e.AttemptRecovered) -> N
         return
     if job.holding:  # that attempt has ended, since there is a later one
         reranking.charge_end(state, job, event.at)
-        job.usage += attempt_usage(state, job, event.at, None) or NO_USAGE
+        job.usage += learning.attempt_usage(state, job, event.at, None) or NO_USAGE
         _release(state, job)
     if job.state is not JobState.PENDING:
         transition(state, job, JobState.PENDING)
@@ -101,7 +91,8 @@ def on_process_started(state: State, job: Job, event: e.ProcessStarted) -> None:
 def on_process_exited(state: State, job: Job, event: e.ProcessExited) -> do.Instructions:
     """Decide what becomes of a job after its process tree ended."""
     if not any(end.part == event.part for end in job.ends):
-        job.measured += GpuUsage(cpu=event.cpu_seconds or 0.0, rss=event.rss_peak or 0)
+        cpu, rss = job.measured.cpu + (event.cpu_seconds or 0.0), event.rss_peak or 0
+        job.measured = replace(job.measured, cpu=cpu, rss=max(job.measured.rss, rss))
     end = PartEnd(
         event.part or 0, event.code, event.signal, event.memory, failed=event.lacks,
         note=event.note, stopped=event.stopped, uncaught=event.uncaught,
@@ -125,7 +116,7 @@ def _retry_elsewhere(
     if node not in state.effective_request(job, state.spec(job)).not_nodes:
         del state.record.missing_devices[container.image]  # no node can run it: try all again
         delay = outcomes.MAX_BACKOFF_SECONDS
-    reranking.requeue_all(state, None, at)
+    eligibility.requeue_all(state, None, at)
     return outcomes.AttemptOutcome(
         JobState.FAILED, f"{node}: {missing}", again=True, delay=delay, preempted=True
     )
@@ -243,7 +234,7 @@ def terminate(
 
 def _release(state: State, job: Job) -> None:
     placement = job.placement
-    clear_job_alarms(state, job)
+    learning.clear_job_alarms(state, job)
     state.release(job)
     update_delegated_capacity(state, placement)
 
@@ -253,7 +244,7 @@ def conclude(
 ) -> do.Instructions:
     """End an attempt: release its devices, then requeue or finish the job."""
     reranking.charge_end(state, job, at)
-    usage = attempt_usage(state, job, at, outcome)
+    usage = learning.attempt_usage(state, job, at, outcome)
     if job.progress is not NO_PROGRESS:
         learning.close_attempt(state, job, at, outcome.preempted)
     _release(state, job)
@@ -285,7 +276,7 @@ def finish(state: State, job: Job, to: JobState, at: float) -> do.Instructions:
 
 def transition(state: State, job: Job, to: JobState) -> None:
     """Change the state of a job along the lifecycle, and the indexes by state."""
-    check_transition(job.state, to)
+    job.state.check_transition(to)
     before = trial_status(job.state, job.score) if job.params is not None else ""
     if job.state is JobState.PENDING:
         eligibility.unlink_dependency(state, job)

@@ -9,9 +9,8 @@ from stoker.core.handlers.outcome import MAX_BACKOFF_SECONDS
 from stoker.core.model.job import Job
 from stoker.core.model.spec import JobCommand, Spec, default_name
 from stoker.core.model.sweep import WAITING
-from stoker.core.state.eligibility import update_eligibility
+from stoker.core.state.eligibility import requeue_all, update_eligibility
 from stoker.core.state.record import history_key
-from stoker.core.state.reranking import requeue_all
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import record_trial, update_sweep_finished
 

@@ -10,7 +10,7 @@ from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import end_part
 from stoker.core.model.job import Job, PartEnd
 from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
-from stoker.core.state import reranking
+from stoker.core.state import eligibility, reranking
 from stoker.core.state.node_updates import apply_node_marks, held_on, rejoin, rejoin_first_node
 from stoker.core.state.record import NOT_REACHED_YET, Unreachable
 from stoker.core.state.state import State
@@ -74,9 +74,9 @@ def on_node_joined(state: State, event: e.NodeJoined) -> None:
     state.record.nodes[facts.name] = facts
     rejoin(state, facts)
     if facts.pilot != (before.pilot if before is not None else None):
-        reranking.requeue_all(state, None, event.at)
+        eligibility.requeue_all(state, None, event.at)
     if state.record.missing_devices or before is None or _gpus(before) != _gpus(facts):
-        reranking.requeue_for_nodes(state, event.at, models)
+        eligibility.requeue_for_nodes(state, event.at, models)
 
 
 def _gpus(facts: NodeFacts) -> tuple[DeviceFacts, ...]:
@@ -113,7 +113,7 @@ def on_queue_changed(state: State, event: e.QueueDefined | e.QueueDeleted) -> No
     state.pending.request_planning()
     if any(queue is not None and queue.resources for queue in (before, after)):
         rejoin_first_node(state)
-    reranking.requeue_all(state, None if state.record.missing_devices else event.name, event.at)
+    eligibility.requeue_all(state, None if state.record.missing_devices else event.name, event.at)
 
 
 def on_policy_chosen(state: State, event: e.PolicyChosen) -> None:
@@ -123,7 +123,7 @@ def on_policy_chosen(state: State, event: e.PolicyChosen) -> None:
     state.record.policies_since[event.queue] = event.at
     state.policies.invalidate()
     state.pending.request_planning()
-    reranking.apply_policy_change(state, None if event.queue == "*" else event.queue, event.at)
+    eligibility.apply_policy_change(state, None if event.queue == "*" else event.queue, event.at)
 
 
 def on_node_added(state: State, event: e.NodeAdded) -> None:
@@ -153,7 +153,7 @@ def on_node_removed(state: State, event: e.NodeRemoved) -> None:
     state.cluster.remove_node(name, held_on(state.running.values(), name))
     if is_first:
         rejoin_first_node(state)
-    reranking.requeue_for_nodes(state, event.at, models)
+    eligibility.requeue_for_nodes(state, event.at, models)
     _update_node(state, name)
 
 
@@ -171,7 +171,7 @@ def on_node_reached(state: State, event: e.NodeReached) -> None:
     """Mark a node as reachable."""
     state.record.unreachable.pop(event.node, None)
     if _clear_missing(state, event.node):
-        reranking.requeue_all(state, None, event.at)
+        eligibility.requeue_all(state, None, event.at)
     abandoned = state.record.abandoned_attempts
     remaining = tuple(key for key in abandoned.get(event.node, ()) if key not in event.ended)
     _put(abandoned, event.node, remaining or None)

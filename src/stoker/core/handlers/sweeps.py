@@ -8,14 +8,7 @@ from stoker.core import events as e
 from stoker.core.events import instructions as do
 from stoker.core.handlers.attempts import terminate
 from stoker.core.model.job import Job, JobState, Score
-from stoker.core.model.sweep import (
-    FAILED,
-    Sweep,
-    TrialBoard,
-    redefined_sweep,
-    trial_of,
-    worst_value,
-)
+from stoker.core.model.sweep import FAILED, Sweep, TrialBoard, trial_of
 from stoker.core.state import sweep_boards as boards
 from stoker.core.state.state import State
 
@@ -23,7 +16,7 @@ from stoker.core.state.state import State
 def on_sweep_defined(state: State, event: e.SweepDefined) -> None:
     """Add a sweep with the next id, or extend an existing one."""
     previous = state.sweeps.get(event.sweep.id)
-    sweep = replace(event.sweep) if previous is None else redefined_sweep(previous, event.sweep)
+    sweep = replace(event.sweep) if previous is None else previous.redefined(event.sweep)
     state.sweeps[sweep.id] = sweep
     if previous is None:
         state.boards[sweep.id] = TrialBoard()
@@ -61,7 +54,7 @@ def on_trial_measured(state: State, job: Job, event: e.TrialMeasured) -> None:
     if sweep is None or job.attempt != event.attempt:
         return
     score = job.score or Score()
-    value = worst_value(sweep) if event.value is None else event.value
+    value = sweep.worst_value if event.value is None else event.value
     if event.final:
         score = replace(score, value=event.value, step=event.step, final=True)
     elif event.rung == len(score.rungs):

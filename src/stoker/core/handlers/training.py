@@ -10,7 +10,7 @@ from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import terminate
 from stoker.core.measurement.gpu_memory import adjusted_placement, reserved_memory
 from stoker.core.model.job import Job, JobState, StopRequest
-from stoker.core.state import reranking
+from stoker.core.state import eligibility, reranking
 from stoker.core.state.state import State
 
 
@@ -34,7 +34,7 @@ def _record_progress(state: State, job: Job, at: float) -> None:
     state.changes.record()
     state.policies.invalidate()
     if state.policy_of(queue) is not before or before.service_levels:
-        reranking.apply_policy_change(state, queue, at)
+        eligibility.apply_policy_change(state, queue, at)
 
 
 def on_epochs_counted(state: State, job: Job, event: e.EpochsCounted) -> None:

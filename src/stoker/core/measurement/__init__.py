@@ -1,1 +1,1 @@
-"""From samples and reports to numbers: run-time estimates, GPU memory, foreign use, host load."""
+"""From samples and reports to numbers: run-time estimates, GPU memory, foreign use."""

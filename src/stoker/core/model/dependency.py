@@ -42,6 +42,26 @@ class Dependency(Struct, frozen=True, omit_defaults=True):
         """Return the ids of all jobs that it depends on."""
         return {job for clause in self.clauses for job in clause.jobs}
 
+    def status(
+        self, lookup: Callable[[int], DependencyTarget | None], now: float
+    ) -> tuple[DependencyStatus, list[int], float | None]:
+        """Return the status, the jobs that keep it from being met, and when a delay ends."""
+        results = [_clause_status(clause, lookup, now) for clause in self.clauses]
+        decides = any if self.any else all
+        if decides(state is DependencyStatus.MET for state, _, _ in results):
+            return DependencyStatus.MET, [], None
+        may_be_met = decides(state is not DependencyStatus.NEVER for state, _, _ in results)
+        open_jobs = [
+            job for state, jobs, _ in results if state is not DependencyStatus.MET for job in jobs
+        ]
+        wake = min((time for _, _, time in results if time is not None), default=None)
+        return DependencyStatus.OPEN if may_be_met else DependencyStatus.NEVER, open_jobs, wake
+
+    def stays_open(self, halted: set[int]) -> bool:
+        """Whether it stays open as long as these jobs neither start nor end."""
+        is_open = [not halted.isdisjoint(clause.jobs) for clause in self.clauses]
+        return all(is_open) if self.any else any(is_open)
+
 
 class DependencyStatus(Enum):
     """Whether a dependency is met, may still be met, or can never be met."""
@@ -102,28 +122,6 @@ def _clauses(kind: str, rest: str, resolve: Callable[[str], list[int]]) -> list[
     if without_delay:
         clauses.append(Clause(kind, tuple(without_delay)))
     return clauses
-
-
-def dependency_status(
-    dependency: Dependency, lookup: Callable[[int], DependencyTarget | None], now: float
-) -> tuple[DependencyStatus, list[int], float | None]:
-    """Return the status, the jobs that keep it from being met, and when a delay ends."""
-    results = [_clause_status(clause, lookup, now) for clause in dependency.clauses]
-    decides = any if dependency.any else all
-    if decides(state is DependencyStatus.MET for state, _, _ in results):
-        return DependencyStatus.MET, [], None
-    may_be_met = decides(state is not DependencyStatus.NEVER for state, _, _ in results)
-    open_jobs = [
-        job for state, jobs, _ in results if state is not DependencyStatus.MET for job in jobs
-    ]
-    wake = min((time for _, _, time in results if time is not None), default=None)
-    return DependencyStatus.OPEN if may_be_met else DependencyStatus.NEVER, open_jobs, wake
-
-
-def stays_open(dependency: Dependency, halted: set[int]) -> bool:
-    """Whether it stays open as long as these jobs neither start nor end."""
-    is_open = [not halted.isdisjoint(clause.jobs) for clause in dependency.clauses]
-    return all(is_open) if dependency.any else any(is_open)
 
 
 def _clause_status(

@@ -51,6 +51,11 @@ class JobState(Enum):
     # By identity: Enum would hash the name, and members are hashed often.
     __hash__ = object.__hash__
 
+    def check_transition(self, new: JobState) -> None:
+        """Raise AssertionError if the table of transitions does not have this one."""
+        if new not in TRANSITIONS[self]:
+            raise AssertionError(f"illegal transition from {self.value} to {new.value}")
+
 
 S = JobState
 
@@ -59,22 +64,6 @@ HOLDING = frozenset({S.CONFIGURING, S.QUEUED, S.RUNNING, S.SUSPENDED, S.COMPLETI
 FAILED_STATES = frozenset({S.FAILED, S.TIMEOUT, S.OUT_OF_MEMORY, S.NODE_FAIL, S.DEADLINE})
 """Ends that need attention; such jobs are listed until the user dismisses them."""
 FINISHED = FAILED_STATES | {S.COMPLETED, S.CANCELLED}
-
-STATE_CODES = {
-    S.PENDING: "PD",
-    S.CONFIGURING: "CF",
-    S.QUEUED: "Q",
-    S.RUNNING: "R",
-    S.SUSPENDED: "S",
-    S.COMPLETING: "CG",
-    S.COMPLETED: "CD",
-    S.FAILED: "F",
-    S.CANCELLED: "CA",
-    S.TIMEOUT: "TO",
-    S.OUT_OF_MEMORY: "OOM",
-    S.NODE_FAIL: "NF",
-    S.DEADLINE: "DL",
-}
 
 _ATTEMPT_ENDS = frozenset(
     {
@@ -99,12 +88,6 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     # A finished job changes only if the user retries it.
     **{state: frozenset({S.PENDING}) for state in FINISHED},
 }
-
-
-def check_transition(old: JobState, new: JobState) -> None:
-    """Raise AssertionError if the table does not have this transition."""
-    if new not in TRANSITIONS[old]:
-        raise AssertionError(f"illegal transition from {old.value} to {new.value}")
 
 
 class AttemptId(NamedTuple):

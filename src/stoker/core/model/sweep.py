@@ -12,6 +12,8 @@ WAITING, RUNNING, DONE, STOPPED, FAILED, CANCELLED = (
 )  # fmt: skip
 """Status of a trial, as counted in `Sweep.counts`."""
 UNFINISHED = (WAITING, RUNNING)
+WORST_VALUE = 1.7e308
+"""Value of a trial if its metric is not a number; finite, so that it can be stored as JSON."""
 
 
 class EarlyStoppingRule(Struct, frozen=True, omit_defaults=True):
@@ -104,6 +106,24 @@ class Sweep(Struct, omit_defaults=True, kw_only=True):
         """Whether a value is better than another one."""
         return value > than if self.maximize else value < than
 
+    def ascending(self, value: float) -> float:
+        """Return a value such that smaller is better."""
+        return -value if self.maximize else value
+
+    @property
+    def worst_value(self) -> float:
+        """Value of a trial if its metric is not a number."""
+        return self.ascending(WORST_VALUE)
+
+    def redefined(self, definition: Sweep) -> Sweep:
+        """Return the definition of a sweep that was submitted again, with the current status."""
+        return replace(
+            definition, id=self.id, created_at=self.created_at, issued=self.issued,
+            counts=self.counts, best=self.best, best_job=self.best_job, ended_at=self.ended_at,
+            failures_accepted=self.counts.get(FAILED, 0),
+            resident=self.resident,
+        )  # fmt: skip
+
     def update_finished(self, at: float) -> None:
         """Set or clear the end time after a change of the counts or of the definition."""
         self.ended_at = None if self.is_open else self.ended_at or at
@@ -155,21 +175,7 @@ class TrialBoard:
         Negated if the metric is maximised.
         """
         scores = (trial.score.rungs for trial in self.trials.values() if trial.score is not None)
-        return sorted(ascending_value(sweep, rungs[rung]) for rungs in scores if rung < len(rungs))
-
-
-WORST_VALUE = 1.7e308
-"""Value of a trial if its metric is not a number; finite, so that it can be stored as JSON."""
-
-
-def ascending_value(sweep: Sweep, value: float) -> float:
-    """Return a value such that smaller is better."""
-    return -value if sweep.maximize else value
-
-
-def worst_value(sweep: Sweep) -> float:
-    """Return the value of a trial if its metric is not a number."""
-    return -WORST_VALUE if sweep.maximize else WORST_VALUE
+        return sorted(sweep.ascending(rungs[rung]) for rungs in scores if rung < len(rungs))
 
 
 def trial_status(state: JobState, score: Score | None) -> str:
@@ -188,13 +194,3 @@ def trial_of(job: Job) -> Trial:
     assert job.index is not None
     assert job.params is not None
     return Trial(job.id, job.index, job.params, job.state, job.score)
-
-
-def redefined_sweep(sweep: Sweep, definition: Sweep) -> Sweep:
-    """Return the new definition of a sweep that was submitted again, with its current status."""
-    return replace(
-        definition, id=sweep.id, created_at=sweep.created_at, issued=sweep.issued,
-        counts=sweep.counts, best=sweep.best, best_job=sweep.best_job, ended_at=sweep.ended_at,
-        failures_accepted=sweep.counts.get(FAILED, 0),
-        resident=sweep.resident,
-    )  # fmt: skip

@@ -19,17 +19,10 @@ from stoker.core.model.resources import (
 from stoker.core.model.spec import Spec, Tasks
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_memory
 from stoker.core.options import training as training_options
-from stoker.core.options.values import (
-    FieldParsers,
-    GivenOptions,
-    flag,
-    parse_count,
-    parse_fields,
-    parse_optional_count,
-)
+from stoker.core.options import values
 
 
-def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceRequest, Tasks | None]:
+def parse_request(given: values.Given, before: Spec | None) -> tuple[ResourceRequest, Tasks | None]:
     """Return the resource request and the tasks; `before` is the spec that an edit changes."""
     words = given.words
     base = before.request if before is not None else ResourceRequest()
@@ -48,7 +41,7 @@ def parse_request(given: GivenOptions, before: Spec | None) -> tuple[ResourceReq
     gpus = -(-gpu_request.amount // THOUSAND) if gpu_request is not None else 0
     units = {"mem": 1, "mem_per_cpu": max(cpus // THOUSAND, 1), "mem_per_gpu": gpus}
     if key := next((key for key in units if key in words), None):
-        memory = parse_memory(words[key], flag(key)) * units[key]
+        memory = parse_memory(words[key], values.flag(key)) * units[key]
     named = _named(given.lists["resources"]) if "resources" in given.lists else base.named
     if nodes > 1 and gpu_request is not None:
         gpu_request = _per_node(gpu_request, nodes, words)
@@ -85,9 +78,9 @@ def _node_names(words: dict[str, str], key: str, before: tuple[str, ...]) -> tup
 def _nodes_and_tasks(words: dict[str, str], nodes: int) -> tuple[int, Tasks | None]:
     """Return the number of nodes, by default `nodes`, and the tasks if their number is given."""
     if words.get("nodes"):
-        nodes = parse_count(words["nodes"].partition("-")[0], "--nodes")
-    total = parse_optional_count(words.get("ntasks", ""), "--ntasks")
-    per_node = parse_optional_count(words.get("ntasks_per_node", ""), "--ntasks-per-node")
+        nodes = values.parse_count(words["nodes"].partition("-")[0], "--nodes")
+    total = values.parse_optional_count(words.get("ntasks", ""), "--ntasks")
+    per_node = values.parse_optional_count(words.get("ntasks_per_node", ""), "--ntasks-per-node")
     if total is not None and per_node is not None and not words.get("nodes"):
         nodes = -(-total // per_node)
     if total is None and per_node is None:
@@ -97,7 +90,7 @@ def _nodes_and_tasks(words: dict[str, str], nodes: int) -> tuple[int, Tasks | No
     return nodes, Tasks(total or nodes * (per_node or 1), per_node, gpus_per_task or None)
 
 
-GPU_FIELDS: FieldParsers = {
+GPU_FIELDS: values.FieldParsers = {
     "gpus_min_vram": ("min_vram", parse_memory),
     "gpu_memory": ("memory", parse_memory),
     "use_gpus": ("required", parse_names),
@@ -106,7 +99,7 @@ GPU_FIELDS: FieldParsers = {
 }
 
 
-def _gpu_request(given: GivenOptions, base: GpuRequest | None, tasks: int) -> GpuRequest | None:
+def _gpu_request(given: values.Given, base: GpuRequest | None, tasks: int) -> GpuRequest | None:
     request, words = base, {key: text for key, text in given.words.items() if text}
     for key in ("gpus", "gpus_per_node"):
         if key in words:
@@ -116,7 +109,7 @@ def _gpu_request(given: GivenOptions, base: GpuRequest | None, tasks: int) -> Gp
         request = replace(request, amount=request.amount * tasks)
     if "gres" in words:
         request = _gres(words["gres"])
-    changes = parse_fields(GPU_FIELDS, words)
+    changes = values.parse_fields(GPU_FIELDS, words)
     if "gpu_model" in words:
         changes["model"], changes["models"] = parse_models(words["gpu_model"], "--gpu-model")
     if given.is_set("explicit"):

@@ -15,15 +15,9 @@ from stoker.core.model.dependency import parse_dependency
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration, parse_time
-from stoker.core.options import values
+from stoker.core.options import training, values
 from stoker.core.options.notify import parse_mail, parse_target
 from stoker.core.options.resources import GPU_FIELDS, parse_request
-from stoker.core.options.training import (
-    CONTAINER_OPTIONS,
-    TRAINING_OPTIONS,
-    needs_no_gpu,
-    training_fields,
-)
 from stoker.core.options.transfer import TRANSFER_OPTIONS, transfer_fields
 
 Options = dict[str, Any]
@@ -94,8 +88,8 @@ SWITCHES = {
     "gpu_if_any",
 }  # fmt: skip
 KNOWN_OPTIONS = {
-    *FIELDS, *GPU_FIELDS, *LISTS, *SWITCHES, *TRAINING_OPTIONS, *CONTAINER_OPTIONS,
-    *TRANSFER_OPTIONS, *WITHOUT_EFFECT, "mail_type", "mail_user", "nodes", "ntasks",
+    *FIELDS, *GPU_FIELDS, *LISTS, *SWITCHES, *training.TRAINING_OPTIONS, *TRANSFER_OPTIONS,
+    *training.CONTAINER_OPTIONS, *WITHOUT_EFFECT, "mail_type", "mail_user", "nodes", "ntasks",
     "ntasks_per_node", "cpus", "mem", "mem_per_cpu", "mem_per_gpu", "gpus", "gpus_per_node",
     "gpus_per_task", "gres", "gpu_model", "nodelist", "exclude", "array", "dependency", "begin",
     "deadline", "priority", "nice", "retries", "retry_on", "export", "delay", "share",
@@ -110,12 +104,12 @@ def parse_options(
     given = _given(options)
     words = given.words
     fields = values.parse_fields(FIELDS, words) | _other_fields(given) | transfer_fields(given)
-    fields |= training_fields(given, before)
+    fields |= training.training_fields(given, before)
     request, tasks = parse_request(given, before)
     if tasks is not None:
         fields["tasks"] = tasks
     parsed = ParsedOptions(fields=fields, request=request)
-    parsed.needs_no_gpu = before is None and needs_no_gpu(given)
+    parsed.needs_no_gpu = before is None and training.needs_no_gpu(given)
     if "priority" in words:
         parsed.priority = values.parse_integer(words["priority"], "--priority")
     elif "nice" in words:
@@ -158,11 +152,11 @@ def parse_options(
     return parsed
 
 
-def _given(options: Options) -> values.GivenOptions:
+def _given(options: Options) -> values.Given:
     unknown = sorted(set(options) - KNOWN_OPTIONS)
     if unknown:
         raise BadValue(f"There is no option '{unknown[0]}'; see stoker submit --help.")
-    return values.GivenOptions(
+    return values.Given(
         {key: _word(key, value) for key, value in options.items() if key not in LISTS},
         {key: _list(key, value) for key, value in options.items() if key in LISTS},
     )
@@ -184,7 +178,7 @@ def _list(key: str, value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(map(str, value))
 
 
-def _other_fields(given: values.GivenOptions) -> dict[str, Any]:
+def _other_fields(given: values.Given) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     words = given.words
     if labels := given.lists.get("label"):

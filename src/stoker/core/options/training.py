@@ -11,13 +11,7 @@ from msgspec.structs import replace
 from stoker.core.model.resources import GpuRequest, parse_gpus
 from stoker.core.model.spec import Container, Mount, Spec, Training
 from stoker.core.model.units import THOUSAND, BadValue, parse_amount, parse_duration
-from stoker.core.options.values import (
-    FieldParsers,
-    GivenOptions,
-    parse_fields,
-    parse_optional_count,
-    parse_switch,
-)
+from stoker.core.options import values
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 GPU_KINDS = ("gpu_model", "gpus_min_vram", "gpu_memory", "use_gpus", "prefer_gpus", "avoid_gpus")
@@ -31,12 +25,12 @@ RESERVED_TARGETS = {
 """Directories in a container that cannot be mounted, and why."""
 
 
-def training_fields(given: GivenOptions, before: Spec | None) -> dict[str, Any]:
+def training_fields(given: values.Given, before: Spec | None) -> dict[str, Any]:
     """Return the fields of the spec that were given; `before` is the spec that an edit changes."""
     fields: dict[str, Any] = {}
     if given.has_any(TRAINING_OPTIONS) or is_gpu_range(given):
         training = before.training if before is not None else None
-        changes = parse_fields(TRAINING_FIELDS, given.words)
+        changes = values.parse_fields(TRAINING_FIELDS, given.words)
         fields["training"] = replace(training or Training(), **changes)
     if given.has_any(CONTAINER_OPTIONS):
         fields["container"] = _container(given, before.container if before is not None else None)
@@ -59,13 +53,13 @@ def _directory(text: str, what: str) -> str | None:
     return text.rstrip("/") or "/" if text else None
 
 
-TRAINING_FIELDS: FieldParsers = {
-    "epochs": ("epochs", parse_optional_count),
-    "batch_size": ("batch_size", parse_optional_count),
-    "training_set_size": ("set_size", parse_optional_count),
+TRAINING_FIELDS: values.FieldParsers = {
+    "epochs": ("epochs", values.parse_optional_count),
+    "batch_size": ("batch_size", values.parse_optional_count),
+    "training_set_size": ("set_size", values.parse_optional_count),
     "expect": ("expected", _expected_duration),
     "snapshots_dir": ("snapshots", _directory),
-    "distributed": ("distributed", parse_switch),
+    "distributed": ("distributed", values.parse_switch),
 }
 TRAINING_OPTIONS = {*TRAINING_FIELDS, "single_gpu", "exclusive_gpu"}
 """Options that make a training job."""
@@ -92,14 +86,14 @@ def parse_gpu_range(text: str) -> GpuRequest:
     return replace(request, max_amount=max_gpus if max_gpus > min_gpus else None)
 
 
-def is_gpu_range(given: GivenOptions) -> bool:
+def is_gpu_range(given: values.Given) -> bool:
     """Whether `--gpus` is a range: only a training job can change the number of its GPUs."""
     number = given.words.get("gpus", "").strip().rpartition(":")[2]
     return re.fullmatch(GPU_RANGE, number) is not None
 
 
 def training_gpu_request(
-    request: GpuRequest | None, given: GivenOptions, before: Spec | None
+    request: GpuRequest | None, given: values.Given, before: Spec | None
 ) -> GpuRequest | None:
     """Return the GPU request of a training job: by default shareable; elastic with epochs."""
     is_edit = before is not None and before.training is not None
@@ -134,7 +128,7 @@ def training_gpu_request(
     return replace(request, shareable=not fractional and not exclusive)
 
 
-def needs_no_gpu(given: GivenOptions) -> bool:
+def needs_no_gpu(given: values.Given) -> bool:
     """Whether a training job does not mention GPUs, so that it may run without one."""
     if given.is_set("gpu_if_any"):
         return True
@@ -148,7 +142,7 @@ def needs_no_gpu(given: GivenOptions) -> bool:
 # --------------------------------------------------------------------------- containers
 
 
-def _container(given: GivenOptions, before: Container | None) -> Container:
+def _container(given: values.Given, before: Container | None) -> Container:
     words = given.words
     if "image" in words and not words["image"]:
         raise BadValue("--image is empty; give the name of an image.")

@@ -6,12 +6,12 @@ from typing import Any
 
 from stoker.core.model.spec import FileTransfer
 from stoker.core.model.units import BadValue, parse_duration
-from stoker.core.options.values import GivenOptions, flag
+from stoker.core.options.values import Given, flag
 
 TRANSFER_OPTIONS = {"send", "no_send", "bring", "no_bring", "bring_into", "leave_out"}
 
 
-def transfer_fields(given: GivenOptions) -> dict[str, Any]:
+def transfer_fields(given: Given) -> dict[str, Any]:
     """Return the fields of the spec that were given."""
     fields: dict[str, Any] = {}
     if given.has_any(TRANSFER_OPTIONS):
@@ -21,7 +21,7 @@ def transfer_fields(given: GivenOptions) -> dict[str, Any]:
     return fields
 
 
-def _file_transfer(given: GivenOptions) -> FileTransfer:
+def _file_transfer(given: Given) -> FileTransfer:
     """Return the files to copy to a remote node and back."""
     for what in ("send", "bring"):
         if given.is_set(f"no_{what}") and given.lists.get(what):
@@ -35,7 +35,7 @@ def _file_transfer(given: GivenOptions) -> FileTransfer:
     return FileTransfer(send, bring, into, exclude)
 
 
-def _paths(given: GivenOptions, key: str, patterns: bool = False) -> tuple[str, ...]:
+def _paths(given: Given, key: str, patterns: bool = False) -> tuple[str, ...]:
     paths = given.lists.get(key, [])
     for path in paths:
         if not path or "\0" in path or "\n" in path:

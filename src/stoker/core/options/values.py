@@ -15,7 +15,7 @@ FieldParsers = Mapping[str, tuple[str, Callable[[str, str], Any]]]
 for messages."""
 
 
-class GivenOptions(Struct, frozen=True):
+class Given(Struct, frozen=True):
     """The options of one command, as text."""
 
     words: dict[str, str]

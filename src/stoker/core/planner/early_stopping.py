@@ -21,13 +21,7 @@ from math import ceil
 
 from stoker.core.events import Event, JobCancelled, SweepChanged, TrialStopped
 from stoker.core.model.job import Job, JobState, Score
-from stoker.core.model.sweep import (
-    EarlyStoppingRule,
-    Sweep,
-    TrialBoard,
-    ascending_value,
-    worst_value,
-)
+from stoker.core.model.sweep import EarlyStoppingRule, Sweep, TrialBoard
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import sweep_of
 
@@ -59,11 +53,11 @@ def should_stop(sweep: Sweep, board: TrialBoard, job: Job, rung: int) -> bool:
     values = board.values_at(sweep, rung)
     if len(values) < rule.trials:
         return False
-    if score.rungs[rung] == worst_value(sweep):
+    if score.rungs[rung] == sweep.worst_value:
         return True  # it diverged, even if all others did too
     if rule.kind == "median":
         return below_median(sweep, values, score, rung)
-    return below_halving_cut(rule, values, ascending_value(sweep, score.rungs[rung]))
+    return below_halving_cut(rule, values, sweep.ascending(score.rungs[rung]))
 
 
 def below_halving_cut(rule: EarlyStoppingRule, values: list[float], value: float) -> bool:
@@ -75,11 +69,11 @@ def below_halving_cut(rule: EarlyStoppingRule, values: list[float], value: float
 def below_median(sweep: Sweep, values: list[float], score: Score, rung: int) -> bool:
     """Whether the best value of a trial is worse than the median of the others at a rung."""
     others = values.copy()
-    others.remove(ascending_value(sweep, score.rungs[rung]))
+    others.remove(sweep.ascending(score.rungs[rung]))
     if not others:
         return False
     low, high = others[(len(others) - 1) // 2], others[len(others) // 2]
-    best = min(ascending_value(sweep, value) for value in score.rungs[: rung + 1])
+    best = min(sweep.ascending(value) for value in score.rungs[: rung + 1])
     return best > low + (high - low) / 2
 
 

@@ -21,13 +21,7 @@ from math import floor, inf, log2
 from msgspec import Struct
 
 from stoker.core.cluster.cluster import Cluster
-from stoker.core.measurement.estimator import (
-    TimeLeft,
-    attained,
-    best_model_ratio,
-    expected_time_left,
-    time_left,
-)
+from stoker.core.measurement import estimator
 from stoker.core.model.job import Job
 from stoker.core.model.profile import JobProfiles
 from stoker.core.model.resources import ResourceRequest
@@ -83,7 +77,7 @@ class RankingInput(Struct):
         return max(self.policy.floor, MIN_SECONDS)
 
 
-class RemainingTime(TimeLeft, frozen=True):
+class RemainingTime(estimator.TimeLeft, frozen=True):
     """Expected remaining time of a job, and its precision."""
 
     grain: float = 0.0
@@ -150,7 +144,7 @@ def waiting_since(job: Job, at: float) -> float:
     For a pending job it is the same at all times, so that a restart does not change its timers.
     """
     eligible_since = job.ready_at if job.ready_at is not None else job.submitted_at
-    return eligible_since + attained(job, at)
+    return eligible_since + estimator.attained(job, at)
 
 
 def wait_time(job: Job, at: float) -> float:
@@ -168,21 +162,21 @@ def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
     job, spec, policy = inputs.job, inputs.spec, inputs.policy
     declared = spec.expected
     if policy.durations is DurationSource.DECLARED and declared is not None:
-        left = time_left(declared, attained(job, at))
+        left = estimator.time_left(declared, estimator.attained(job, at))
         grows_in = left.grows_in if job.placement is not None else inf
         return RemainingTime(left.seconds, grows_in, left.floor)
     grain = log2(max(policy.grain, 1.0))
     if policy.durations is DurationSource.MEASURED:
-        measured = expected_time_left(inputs.profiles, inputs.cluster, job, spec, at)
+        measured = estimator.expected_time_left(inputs.profiles, inputs.cluster, job, spec, at)
         if measured is not None:
             # On its fastest GPU model: a job on a slow GPU is not a longer job.
-            ratio = best_model_ratio(inputs.profiles, inputs.cluster, job, spec)
+            ratio = estimator.best_model_ratio(inputs.profiles, inputs.cluster, job, spec)
             seconds, floor_seconds = measured.seconds * ratio, measured.floor * ratio
             return RemainingTime(
                 seconds, measured.grows_in, floor_seconds, grain, policy.ageing, MAX_AGEING_BONUS
             )
     if spec.limit is not None:
-        seconds = max(spec.limit - attained(job, at), UNMEASURED_SECONDS)
+        seconds = max(spec.limit - estimator.attained(job, at), UNMEASURED_SECONDS)
         return RemainingTime(seconds, floor=UNMEASURED_SECONDS, grain=1.0, ageing=1.0)
     return _unmeasured(inputs, at, grain)
 
@@ -190,8 +184,8 @@ def remaining_time(inputs: RankingInput, at: float) -> RemainingTime:
 def _unmeasured(inputs: RankingInput, at: float, grain: float) -> RemainingTime:
     """Return the remaining time of a job without an estimate, by its attained service."""
     job, policy, gpus = inputs.job, inputs.policy, gpus_of(inputs.spec.request)
-    service, first_level, ageing = attained(job, at) * gpus, inputs.first_level, policy.ageing
-    assumed_service, next_level_at = first_level * gpus, first_level
+    service, first_level = estimator.attained(job, at) * gpus, inputs.first_level
+    assumed_service, next_level_at, ageing = first_level * gpus, first_level, policy.ageing
     if policy.service_levels and not inputs.queue_reports:
         # FIFO within a level. Long assumed times: it need not run soon in order to be measured.
         ageing, last_level = inf, policy.service_levels[-1] * SERVICE_LEVEL_RATIO
@@ -229,7 +223,7 @@ def _quantize(level: float, grain: float) -> float:
 
 
 def _attained_step(job: Job, policy: Policy, at: float, weight: float) -> RankResult:
-    service = attained(job, at) * weight
+    service = estimator.attained(job, at) * weight
     level = sum(service >= boundary for boundary in policy.service_levels)
     if level == len(policy.service_levels) or job.started_at is None or job.placement is None:
         return float(level), inf, inf

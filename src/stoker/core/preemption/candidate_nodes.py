@@ -10,8 +10,8 @@ from stoker.core.model.resources import ResourceRequest
 from stoker.core.placement.request_shape import gpu_bucket_of, gpus_needed
 from stoker.core.policies.ranking import Threshold
 from stoker.core.running.thresholds import NodeThreshold
+from stoker.core.state.reranking import update_victims_on
 from stoker.core.state.state import State
-from stoker.core.state.victim_ranks import update_victims_on
 
 UNREACHABLE: Threshold = (-inf, -inf)
 """Threshold where no preemption suffices."""

@@ -21,9 +21,8 @@ from stoker.core.preemption.victim_selection import VictimSelector
 from stoker.core.queue.job_class import JobClass
 from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.running.victims import can_preempt
-from stoker.core.state.eligibility import may_preempt
+from stoker.core.state.reranking import first_victim, may_preempt, update_victim
 from stoker.core.state.state import State
-from stoker.core.state.victim_ranks import first_victim, update_victim
 from stoker.core.structures import AFTER_ALL, SortKey
 
 MAX_PREEMPTORS_PER_CYCLE = 16

@@ -25,8 +25,8 @@ from stoker.core.policies.ranking import Threshold
 from stoker.core.preemption.candidate_nodes import candidate_nodes
 from stoker.core.queue.job_class import JobClass
 from stoker.core.running.victims import can_preempt
+from stoker.core.state.reranking import update_victims_on
 from stoker.core.state.state import State
-from stoker.core.state.victim_ranks import update_victims_on
 
 MAX_NODES_PER_PREEMPTOR = 8
 """Nodes on which victims are tried for each node that one preemptor requests."""

@@ -10,18 +10,12 @@ from math import inf
 
 from msgspec.structs import replace
 
-from stoker.core.model.dependency import (
-    Dependency,
-    DependencyStatus,
-    DependencyTarget,
-    dependency_status,
-)
+from stoker.core.model.dependency import Dependency, DependencyStatus, DependencyTarget
 from stoker.core.model.job import Job, JobState
 from stoker.core.policies.ranking import rank
-from stoker.core.running.victims import VictimKey
+from stoker.core.state.node_updates import move_queue_devices
+from stoker.core.state.reranking import charge_start, first_victim, may_preempt, update_preemptible
 from stoker.core.state.state import State
-from stoker.core.state.victim_ranks import first_victim
-from stoker.core.structures import SortKey
 
 _AFTER_END = {"afterok", "afterany"}
 """Kinds of dependencies that an unfinished job keeps open."""
@@ -65,22 +59,10 @@ def _enqueue_if_eligible(state: State, job: Job, now: float) -> bool:
     )
 
 
-def rerank_pending(state: State, job: Job, now: float) -> SortKey:
-    """Move a job in the pending queue by the time that has passed; return its sort key."""
-    job_rank, until, _ = rank(state.ranking_input(job), now)
-    state.rank_timers.set(job.id, until)
-    return state.pending.set_rank(job, job_rank)
-
-
 def dequeue(state: State, job: Job) -> None:
     """Remove a job from the pending queue: others may start, and need not stop for it."""
     if state.pending.remove(job) or state.preemptible:
         state.pending.request_planning()
-
-
-def may_preempt(state: State, key: SortKey, victim: VictimKey | None) -> bool:
-    """Whether a pending job outranks a running one by more than the hysteresis."""
-    return victim is not None and (key[0], key[1] + state.policies.min_hysteresis) < victim[:2]
 
 
 def is_eligible(state: State, job: Job, now: float) -> bool:
@@ -108,6 +90,38 @@ def is_eligible(state: State, job: Job, now: float) -> bool:
     return True
 
 
+def requeue_all(state: State, queue: str | None, at: float) -> None:
+    """Compute rank and class of all pending jobs of a queue, or of all queues, again."""
+    for id in list(state.pending.class_of):
+        if queue is None or state.specs[state.jobs[id].spec].queue == queue:
+            update_eligibility(state, state.jobs[id], at)
+    for job in list(state.preemptible.values()):
+        if queue is None or state.specs[job.spec].queue == queue:
+            update_preemptible(state, job, at)
+
+
+def requeue_for_nodes(state: State, at: float, models: list[str]) -> None:
+    """Requeue pending jobs that may run on other nodes, after nodes came, went or changed.
+
+    `models`: the GPU models before. Jobs without a placement are ranked by them, so that all jobs
+    are requeued if they have changed.
+    """
+    queues: list[str | None] = list(move_queue_devices(state))
+    has_other_models = models != list(state.cluster.gpu_models)
+    if has_other_models:
+        state.recount_demands()
+    for queue in [None] if has_other_models or state.record.missing_devices else queues:
+        requeue_all(state, queue, at)
+
+
+def apply_policy_change(state: State, queue: str | None, at: float) -> None:
+    """Requeue all jobs of a queue, or of all queues, after its policy changed."""
+    state.usage.current.clear()  # as after a restart: charge running jobs by the new policies
+    for job in state.running.values():
+        charge_start(state, job)
+    requeue_all(state, queue, at)
+
+
 # -- dependencies ---------------------------------------------------------------------------
 
 
@@ -118,9 +132,7 @@ def dependency_status_of(
     dependency = dependency_of(state, job)
     if dependency is None:
         return DependencyStatus.MET, [], None
-    return dependency_status(
-        dependency, partial(dependency_target, state), inf if job.delay_over else now
-    )
+    return dependency.status(partial(dependency_target, state), inf if job.delay_over else now)
 
 
 def dependency_target(state: State, id: int) -> DependencyTarget | None:

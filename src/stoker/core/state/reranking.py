@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, log2
 
 from stoker.core.measurement.gpu_memory import is_preemptible
 from stoker.core.model.job import Job
-from stoker.core.policies.ranking import OVERDUE_RANK, gpus_of
-from stoker.core.state.eligibility import may_preempt, rerank_pending, update_eligibility
-from stoker.core.state.node_updates import move_queue_devices
+from stoker.core.policies.ranking import OVERDUE_RANK, gpus_of, hysteresis_of, rank
+from stoker.core.running.victims import VictimKey
 from stoker.core.state.state import REBALANCE_SECONDS, State
-from stoker.core.state.victim_ranks import first_victim, victim_key
+from stoker.core.structures import SortKey
 
 
 def refresh_ranks(state: State, at: float) -> None:
@@ -59,30 +58,6 @@ def _refresh_fair_share(state: State, at: float) -> None:
                 rerank_running(state, job, at)
 
 
-def requeue_all(state: State, queue: str | None, at: float) -> None:
-    """Compute rank and class of all pending jobs of a queue, or of all queues, again."""
-    for id in list(state.pending.class_of):
-        if queue is None or state.specs[state.jobs[id].spec].queue == queue:
-            update_eligibility(state, state.jobs[id], at)
-    for job in list(state.preemptible.values()):
-        if queue is None or state.specs[job.spec].queue == queue:
-            update_preemptible(state, job, at)
-
-
-def requeue_for_nodes(state: State, at: float, models: list[str]) -> None:
-    """Requeue pending jobs that may run on other nodes, after nodes came, went or changed.
-
-    `models`: the GPU models before. Jobs without a placement are ranked by them, so that all jobs
-    are requeued if they have changed.
-    """
-    queues: list[str | None] = list(move_queue_devices(state))
-    has_other_models = models != list(state.cluster.gpu_models)
-    if has_other_models:
-        state.recount_demands()
-    for queue in [None] if has_other_models or state.record.missing_devices else queues:
-        requeue_all(state, queue, at)
-
-
 def update_preemptible(state: State, job: Job, at: float) -> None:
     """Update the index of preemptible jobs: those that can be stopped by request or by signal.
 
@@ -93,6 +68,13 @@ def update_preemptible(state: State, job: Job, at: float) -> None:
     if is_preemptible(job, state.specs[job.spec]):
         state.preemptible[job.id] = job
         rerank_running(state, job, at)
+
+
+def rerank_pending(state: State, job: Job, now: float) -> SortKey:
+    """Move a job in the pending queue by the time that has passed; return its sort key."""
+    job_rank, until, _ = rank(state.ranking_input(job), now)
+    state.rank_timers.set(job.id, until)
+    return state.pending.set_rank(job, job_rank)
 
 
 def rerank_running(state: State, job: Job, at: float) -> None:
@@ -136,9 +118,46 @@ def charge_end(state: State, job: Job, at: float) -> None:
         state.changes.record()
 
 
-def apply_policy_change(state: State, queue: str | None, at: float) -> None:
-    """Requeue all jobs of a queue, or of all queues, after its policy changed."""
-    state.usage.current.clear()  # as after a restart: charge running jobs by the new policies
-    for job in state.running.values():
-        charge_start(state, job)
-    requeue_all(state, queue, at)
+# -- victims --------------------------------------------------------------------------------
+
+
+def victim_key(state: State, job: Job, at: float) -> tuple[VictimKey, float, float]:
+    """Return the place of a job among victims, when its rank rises, and until when it is valid."""
+    inputs = state.ranking_input(job)
+    policy = inputs.policy
+    job_rank, until, valid_until = rank(inputs, at) if policy.preempts else (0.0, inf, inf)
+    if policy.fair and job_rank > OVERDUE_RANK:
+        job_rank += policy.fair * state.pending.user_penalties.get(job.user, 0.0)
+    if policy.preempts:  # preemptors of any job must outrank it by the hysteresis of the policy
+        job_rank += log2(policy.hysteresis) - hysteresis_of(job, policy)
+    return (-job.priority, job_rank, job.started_at or 0.0, job.id), until, valid_until
+
+
+def first_victim(state: State, at: float) -> VictimKey | None:
+    """Return the key of the job that is preempted first."""
+    while (key := state.victims.first_victim()) is not None:
+        if not update_victim(state, key[3], at):
+            break
+    return key
+
+
+def update_victims_on(state: State, node: str, at: float) -> None:
+    """Update the ranks of the victims on a node."""
+    for job in list(state.victims.freed_on.get(node, ())):
+        update_victim(state, job, at)
+
+
+def update_victim(state: State, job: int, at: float) -> bool:
+    """Update the rank of a victim if it is too large; return whether it has changed.
+
+    Its timer stays: if it is due, the next cycle checks whether it can be preempted now.
+    """
+    if not state.victims.is_outdated(job, at):
+        return False
+    key, _, valid_until = victim_key(state, state.jobs[job], at)
+    return state.victims.add(key, None, valid_until)
+
+
+def may_preempt(state: State, key: SortKey, victim: VictimKey | None) -> bool:
+    """Whether a pending job outranks a running one by more than the hysteresis."""
+    return victim is not None and (key[0], key[1] + state.policies.min_hysteresis) < victim[:2]

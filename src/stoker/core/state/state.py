@@ -9,14 +9,12 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import ResourceDemand
-from stoker.core.events import QueueDefined
 from stoker.core.measurement.estimator import profile_key, profile_of
 from stoker.core.measurement.gpu_memory import with_reserved_memory
 from stoker.core.model.job import FAILED_STATES, Job, JobState
 from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, TrialBoard
-from stoker.core.model.units import THOUSAND
 from stoker.core.placement.horizon import exclude_ending_nodes
 from stoker.core.placement.infeasible import infeasibility_reason, max_parts
 from stoker.core.placement.node_lookup import demand_of
@@ -239,15 +237,6 @@ class State:
         if allowed and request.gpus:
             return replace(request, gpus=replace(request.gpus, allowed=allowed))
         return request
-
-    def own_devices(self, queue: QueueDefined) -> list[tuple[str, str, int]]:
-        """Return the devices of a queue on the present nodes: type, name and capacity."""
-        sizes = {(type, name): capacity for type, name, capacity in queue.resources}
-        return [
-            (type, name, sizes.get((type, name), THOUSAND))
-            for type, names in self.queue_devices[queue.name]
-            for name in names
-        ]
 
     def uses_release_times(self) -> bool:
         """Whether a pending job may have a reservation, which depends on release times."""

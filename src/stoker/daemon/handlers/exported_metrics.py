@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stoker import __version__
 from stoker.core.cluster.node import Device, Node
-from stoker.core.handlers.accounting import usage_until
+from stoker.core.handlers.learning import usage_until
 from stoker.core.model.alarm import KINDS, OVER_REQUESTED
 from stoker.core.model.job import NO_USAGE, GpuUsage
 from stoker.core.model.resources import GPU

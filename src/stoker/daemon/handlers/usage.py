@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from stoker.core.handlers.accounting import usage_until
+from stoker.core.handlers.learning import usage_until
 from stoker.core.model.job import NO_USAGE, GpuUsage, Job
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only

@@ -21,15 +21,7 @@ from stoker.core.events import (
 )
 from stoker.core.model.job import JobState
 from stoker.core.model.spec import JobCommand, MetricsSource, Spec
-from stoker.core.model.sweep import (
-    CANCELLED,
-    FAILED,
-    EarlyStoppingRule,
-    Sweep,
-    Trial,
-    redefined_sweep,
-    trial_status,
-)
+from stoker.core.model.sweep import CANCELLED, FAILED, EarlyStoppingRule, Sweep, Trial, trial_status
 from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext, content_hash, reply_only
@@ -133,7 +125,7 @@ class _Submission:
             if trial_status(trial.state, trial.score) in (FAILED, CANCELLED)
             and (self.on_demand or trial.params in self.wanted)
         ]
-        if known is not None and redefined_sweep(known, self._target()).target_reached:
+        if known is not None and known.redefined(self._target()).target_reached:
             missing, requeued = [], []
             prepared.wanted.warnings.append("its target has already been reached")
         stored = StoredSweep(self.definition, spec, content_hash(encode(spec)))

@@ -6,11 +6,12 @@ from msgspec import convert
 from msgspec.json import decode
 from msgspec.structs import asdict
 
-from stoker.core.model.job import STATE_CODES, Job
+from stoker.core.model.job import Job
 from stoker.core.model.sweep import CANCELLED, DONE, FAILED, RUNNING, STOPPED, WAITING, Sweep
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.views.format import estimate_view, iso
+from stoker.daemon.views.job import STATE_CODES
 from stoker.daemon.views.placement import devices_of, node_names
 from stoker.engine import Instant
 from stoker.schema.sweep import BestTrial, SweepView, TrialView

@@ -10,7 +10,7 @@ from msgspec.json import decode
 
 from stoker import places
 from stoker.core.explain.why import reason, unreachable_since
-from stoker.core.model.job import FAILED_STATES, NO_PROGRESS, STATE_CODES, Job, JobState
+from stoker.core.model.job import FAILED_STATES, NO_PROGRESS, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
 from stoker.daemon.views.alarm import job_alarms
@@ -20,6 +20,23 @@ from stoker.daemon.views.training import Live, container_view, training_view
 from stoker.engine import Instant
 from stoker.executors.launch.paths import terminal_path
 from stoker.schema.job import ArrayIndex, AttemptView, JobView, ObjectiveView
+
+STATE_CODES = {
+    JobState.PENDING: "PD",
+    JobState.CONFIGURING: "CF",
+    JobState.QUEUED: "Q",
+    JobState.RUNNING: "R",
+    JobState.SUSPENDED: "S",
+    JobState.COMPLETING: "CG",
+    JobState.COMPLETED: "CD",
+    JobState.FAILED: "F",
+    JobState.CANCELLED: "CA",
+    JobState.TIMEOUT: "TO",
+    JobState.OUT_OF_MEMORY: "OOM",
+    JobState.NODE_FAIL: "NF",
+    JobState.DEADLINE: "DL",
+}
+"""Slurm's short names of the states, in lists."""
 
 MAX_TAIL_BYTES = 8192
 

@@ -6,7 +6,7 @@ from msgspec import convert
 from msgspec.structs import asdict
 
 from stoker.core.events import QueueDefined
-from stoker.core.model.units import format_amount
+from stoker.core.model.units import THOUSAND, format_amount
 from stoker.core.state.state import State
 from stoker.schema.queue import QueueDevice, QueueView
 
@@ -25,10 +25,20 @@ def queue_view(queue: QueueDefined, state: State) -> QueueView:
                 capacity=format_amount(capacity),
                 free=format_amount(max(_free(state, type, name), 0)),
             )
-            for type, name, capacity in state.own_devices(queue)
+            for type, name, capacity in _own_devices(state, queue)
         ],
     }
     return convert(asdict(queue) | derived, QueueView)
+
+
+def _own_devices(state: State, queue: QueueDefined) -> list[tuple[str, str, int]]:
+    """Return the devices of a queue on the present nodes: type, name and capacity."""
+    sizes = {(type, name): capacity for type, name, capacity in queue.resources}
+    return [
+        (type, name, sizes.get((type, name), THOUSAND))
+        for type, names in state.queue_devices[queue.name]
+        for name in names
+    ]
 
 
 def _amount(amount: int | None) -> str | None:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from stoker.core.events import (
-    Event,
-)
+from stoker.core.events import Event
 from stoker.core.launch.launch import Launch, transfer_of
 from stoker.core.model.job import JobState
 from stoker.executors.agent.attempt import EndRequest, Phase, RemoteAttempt

@@ -36,7 +36,7 @@ from stoker.core.measurement.estimator import (
     likely_hardware,
     profile_of,
 )
-from stoker.core.model.dependency import DependencyStatus, stays_open
+from stoker.core.model.dependency import DependencyStatus
 from stoker.core.model.job import Job, JobState
 from stoker.core.model.profile import JobProfile
 from stoker.core.model.resources import NodeFacts
@@ -346,7 +346,7 @@ def _held_or_blocked(state: State) -> set[int]:
         for id in state.dependents.get(unchecked.pop(), set()) - blocked:
             job = state.jobs.get(id)
             dependency = dependency_of(state, job) if job is not None else None
-            if job is None or dependency is None or not stays_open(dependency, blocked):
+            if job is None or dependency is None or not dependency.stays_open(blocked):
                 continue
             if dependency_status_of(state, job, inf)[0] is not DependencyStatus.MET:
                 blocked.add(id)

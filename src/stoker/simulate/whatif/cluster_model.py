@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.events import QueueDefined
-from stoker.core.model.dependency import Dependency, parse_dependency, stays_open
+from stoker.core.model.dependency import Dependency, parse_dependency
 from stoker.core.model.resources import (
     CPU,
     GPU,
@@ -162,7 +162,7 @@ def _can_start(view: JobView[str], now: float, blocked: set[int]) -> bool:
     if view.begin_at is not None and field_parsers.moment(view.begin_at) > now:
         return False
     depends = parse_job_dependency(view.depends)
-    return depends is None or not stays_open(depends, blocked)
+    return depends is None or not depends.stays_open(blocked)
 
 
 def _recorded_job(view: JobView[str], record: JobRecord, seconds: float, now: float) -> RecordedJob:

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.measurement.foreign_use import (
+from stoker.core.model.units import THOUSAND
+from stoker.daemon.nodes.host_load import (
     busy_share,
     foreign_load,
     guessed_share,
     is_significant,
 )
-from stoker.core.model.units import THOUSAND
 
 CORES = st.integers(0, 512)
 SHARE = st.floats(-1, 2)
@@ -80,12 +80,12 @@ def test_the_end_of_all_use_is_significant_and_a_flicker_on_an_idle_node_is_not(
 
 @given(st.lists(AMOUNTS, max_size=30), AMOUNTS)
 def test_the_last_reported_load_is_never_far_from_the_measured_one(looks, totals):
-    told = (0, 0)
+    reported = (0, 0)
     for now in looks:
-        if is_significant(told, now, totals):
-            told = now
-        assert abs(now[0] - told[0]) < max(totals[0] / 20, THOUSAND)
-        assert abs(now[1] - told[1]) < max(totals[1] / 20, 1)
+        if is_significant(reported, now, totals):
+            reported = now
+        assert abs(now[0] - reported[0]) < max(totals[0] / 20, THOUSAND)
+        assert abs(now[1] - reported[1]) < max(totals[1] / 20, 1)
 
 
 @given(AMOUNTS, AMOUNTS)
