@@ -22,7 +22,6 @@ from stoker.core.events import AlarmCleared, AlarmRaised, Event
 from stoker.core.model.alarm import OVER_REQUESTED, Alarm, AlarmRules
 from stoker.core.model.job import AttemptId, Job, JobState
 from stoker.core.model.resources import GPU
-from stoker.core.model.sweep import ascending_value
 from stoker.core.model.units import MAX_DURATION_SECONDS, THOUSAND
 from stoker.core.state.state import State
 from stoker.core.state.sweep_boards import sweep_of
@@ -82,7 +81,7 @@ class AlarmTracker:
         before = self._jobs.get(key)
         sweep = sweep_of(state, job)
         if sample.objective is not None:
-            value = ascending_value(sweep, sample.objective) if sweep is not None else None
+            value = sweep.ascending(sample.objective) if sweep is not None else None
             sample = replace(sample, objective=value)
         if before is None:
             kinds = ("hung", "log_silent", "loss_flat", "diverged")

@@ -36,7 +36,7 @@ class VictimIndex:
     Invariant: an outdated rank is too large, never too small, so that no victim is missed.
     Invalidated by: a new rank, with which a job is added again: when the rank grows, by
     `state.reranking`; if it has become smaller, when the job may become a victim, by
-    `state.victim_ranks`. (At 1,000 nodes, ranks that are always up to date would cost 1.3 ms per
+    `state.reranking`. (At 1,000 nodes, ranks that are always up to date would cost 1.3 ms per
     event.)
     Cost: O(log n) per change.
     """
