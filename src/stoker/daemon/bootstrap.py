@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from stoker import __version__, places
 from stoker.core.events import Event
 from stoker.core.explain.forecast import ExpectedNode
-from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
 from stoker.daemon import daemon_log
@@ -216,12 +215,10 @@ def assemble_daemon(
 ) -> Daemon:  # fmt: skip
     """Build the parts of the loop, bottom up, around executors and a store."""
     engine = Engine(store, system_clock, faults)
+    directory = os.path.dirname(logs)
 
     def state() -> State:
         return engine.state
-
-    def on_report_data(attempt: AttemptId, rank: int | None, data: bytes, offset: int) -> None:
-        training.on_report_data(attempt, rank, data, offset)
 
     def on_gpu_reading(
         state: State, node: str, uses: Mapping[str, GpuUse], now: float
@@ -229,7 +226,7 @@ def assemble_daemon(
         alarms.on_reading(state, node, uses)
         return recorder.record(state, node, uses, now)
 
-    recorder = GpuRecorder(GpuHistory(os.path.join(os.path.dirname(logs), "gpu-history.json")))
+    recorder = GpuRecorder(GpuHistory(f"{directory}/gpu-history.json"))
     gpus = GpuMonitor(
         node, reading, local.install, settings.foreign.thresholds, local.gpu_locks, reactor,
         recorder, on_gpu_reading,
@@ -237,9 +234,10 @@ def assemble_daemon(
     launches = LaunchBuilder(state, local.token, node, logs, scripts)
     registry = ExecutorRegistry(
         local, node, local.install, factories, gpus.thresholds, gpus.memory, logs, state,
-        launches.build, on_report_data, reactor, on_gpu_reading=on_gpu_reading,
+        launches.build, lambda *data: training.on_report_data(*data), reactor,
+        on_gpu_reading=on_gpu_reading,
     )  # fmt: skip
-    training = TrainingMonitor(os.path.dirname(logs), reactor, registry, state, TrialScorer(state))
+    training = TrainingMonitor(directory, reactor, registry, state, TrialScorer(state))
     alarms = AlarmMonitor(
         settings.alarms.rules(), node, logs, reactor, training.sample, gpus.memory.current,
         settings.queue_alarms,
@@ -249,29 +247,40 @@ def assemble_daemon(
         engine, registry, local.cancel_start, settings.grace, training.stops,
         HookRunner(state, logs, settings.on_end, settings.on_empty), sync, faults,
     )  # fmt: skip
+    scaler = Lazy(lambda: _build_scaler(daemon))
+    forecasts = Lazy(lambda: _build_forecasts(daemon, scaler))
+    sweeps = Lazy(lambda: _build_sweeps(daemon))
+    context = _build_context(
+        store, store_name, alerts, local, settings, node, logs, registry, training, gpus,
+        forecasts, faults,
+    )  # fmt: skip
+    notifier = Notifier(
+        settings.notify, f"{directory}/notifications.db", state, lambda: engine.seq, context
+    )
+    publisher = _build_publisher(
+        engine, registry, scaler, training, gpus, notifier, forecasts, faults
+    )
+    daemon = Daemon(
+        settings, context, engine, reactor, dispatcher, sync, publisher, local, registry, gpus,
+        training, alarms, notifier, sweeps, forecasts, faults, report_tokens, job_source,
+        idle_exit,
+    )  # fmt: skip
+    return daemon
+
+
+def _build_context(
+    store: Store, store_name: str, alerts: Iterable[str], local: LocalExecutor,
+    settings: Settings, node: str, logs: str, registry: ExecutorRegistry,
+    training: TrainingMonitor, gpus: GpuMonitor, forecasts: Lazy[ForecastClient],
+    faults: FaultTracker,
+) -> RequestContext:  # fmt: skip
+    """Return what handlers of requests need besides the state."""
 
     def live(job: int) -> dict[str, Any]:
         memory = gpus.memory.current(job)
         return {**training.live(job), **({"memory": max(memory.values())} if memory else {})}
 
-    def build_forecasts() -> ForecastClient:
-        from stoker.daemon.workers.forecast_client import ForecastClient
-
-        return ForecastClient(context, reactor, expected_nodes)
-
-    def expected_nodes() -> list[ExpectedNode]:
-        if scaler.value is None:
-            return []
-        return scaler.value.expected_nodes(registry.allocation)
-
-    def build_sweeps() -> SweepController:
-        from stoker.daemon.sweeps.controller import SweepController
-        from stoker.daemon.workers.sampler_client import SamplerClient
-
-        return SweepController(context, daemon.commands.put, SamplerClient(reactor))
-
-    forecasts, sweeps = Lazy(build_forecasts), Lazy(build_sweeps)
-    context = RequestContext(
+    return RequestContext(
         store, logs, node, _user(), store_name=store_name, alerts=list(alerts),
         container_engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
         notify_targets=lambda: settings.notify, sends_mail=lambda: can_send_mail(settings.notify),
@@ -283,23 +292,20 @@ def assemble_daemon(
         ),
     )  # fmt: skip
 
-    notifier = Notifier(
-        settings.notify, f"{os.path.dirname(logs)}/notifications.db", state, lambda: engine.seq,
-        context,
-    )  # fmt: skip
 
-    def build_scaler() -> PilotScaler:
-        from stoker.daemon.clusters.pilot_scaler import PilotScaler
-
-        return PilotScaler(state, daemon.commands.put, reactor, local.install, system_clock)
+def _build_publisher(
+    engine: Engine, registry: ExecutorRegistry, scaler: Lazy[PilotScaler],
+    training: TrainingMonitor, gpus: GpuMonitor, notifier: Notifier,
+    forecasts: Lazy[ForecastClient], faults: FaultTracker,
+) -> Publisher:  # fmt: skip
+    """Return what passes committed events on, in this order."""
 
     def on_cluster_events(events: Sequence[Event]) -> None:
         remotes = engine.state.record.remotes.values()
         if scaler.value is not None or any(added.executor in KINDS for added in remotes):
             scaler.get().on_events(events)
 
-    scaler = Lazy(build_scaler)
-    publisher = Publisher(
+    return Publisher(
         {
             "logging events": daemon_log.log_events,
             "publishing to the nodes": lambda events: registry.on_events(engine.state, events),
@@ -313,12 +319,33 @@ def assemble_daemon(
         },
         faults,
     )
-    daemon = Daemon(
-        settings, context, engine, reactor, dispatcher, sync, publisher, local, registry, gpus,
-        training, alarms, notifier, sweeps, forecasts, faults, report_tokens, job_source,
-        idle_exit,
+
+
+def _build_scaler(daemon: Daemon) -> PilotScaler:
+    from stoker.daemon.clusters.pilot_scaler import PilotScaler
+
+    return PilotScaler(
+        lambda: daemon.engine.state, daemon.commands.put, daemon.reactor, daemon.local.install,
+        system_clock,
     )  # fmt: skip
-    return daemon
+
+
+def _build_forecasts(daemon: Daemon, scaler: Lazy[PilotScaler]) -> ForecastClient:
+    from stoker.daemon.workers.forecast_client import ForecastClient
+
+    def expected_nodes() -> list[ExpectedNode]:
+        if scaler.value is None:
+            return []
+        return scaler.value.expected_nodes(daemon.registry.allocation)
+
+    return ForecastClient(daemon.context, daemon.reactor, expected_nodes)
+
+
+def _build_sweeps(daemon: Daemon) -> SweepController:
+    from stoker.daemon.sweeps.controller import SweepController
+    from stoker.daemon.workers.sampler_client import SamplerClient
+
+    return SweepController(daemon.context, daemon.commands.put, SamplerClient(daemon.reactor))
 
 
 def build_http_server(daemon: Daemon, mode: str, addresses: Sequence[str] = ()) -> HttpServer:
