@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stoker import __version__, places
 from stoker.core.events import Event
 from stoker.core.explain.forecast import ExpectedNode
+from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
 from stoker.daemon import daemon_log
@@ -220,6 +221,9 @@ def assemble_daemon(
     def state() -> State:
         return engine.state
 
+    def on_report_data(attempt: AttemptId, rank: int | None, data: bytes, offset: int) -> None:
+        training.on_report_data(attempt, rank, data, offset)
+
     def on_gpu_reading(
         state: State, node: str, uses: Mapping[str, GpuUse], now: float
     ) -> list[Event]:
@@ -234,7 +238,7 @@ def assemble_daemon(
     launches = LaunchBuilder(state, local.token, node, logs, scripts)
     registry = ExecutorRegistry(
         local, node, local.install, factories, gpus.thresholds, gpus.memory, logs, state,
-        launches.build, lambda *data: training.on_report_data(*data), reactor,
+        launches.build, on_report_data, reactor,
         on_gpu_reading=on_gpu_reading,
     )  # fmt: skip
     training = TrainingMonitor(directory, reactor, registry, state, TrialScorer(state))
