@@ -68,6 +68,15 @@ def test_the_executor_of_a_user_has_the_rights_of_that_user_and_nothing_of_root(
         assert ended == protocol.Ended(ana.uid, executor.pid, 0)
 
 
+def test_the_directory_of_gpu_locks_belongs_to_the_system_daemon(
+    machine: Machine, gate: GateProcess
+) -> None:
+    status = (gate.run_dir / "gpus").stat()
+    assert (status.st_uid, status.st_gid) == (machine.daemon.uid, machine.daemon.gid)
+    assert oct(status.st_mode & 0o7777) == oct(0o755)
+    assert machine.ana.run("touch", gate.run_dir / "gpus/x").returncode != 0
+
+
 def test_the_directory_of_a_user_belongs_to_it_with_the_group_of_the_daemon(
     machine: Machine, gate: GateProcess
 ) -> None:

@@ -62,6 +62,7 @@ class Gate:
             reason = trust.own_directory(path, mode)
             if reason is not None:
                 raise ConfigError(f"{path} is not used: {reason}")
+        trust.give_directory(f"{config.run_dir}/gpus", self.daemon_uid, gid)
         self.lock = _lock(f"{config.state_dir}/lock")
         self.records = Records(config.state_dir)
         self.cgroup = config.cgroup or _own_cgroup()

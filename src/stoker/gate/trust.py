@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
@@ -54,3 +55,13 @@ def own_directory(path: str, mode: int) -> str | None:
     if not stat.S_ISDIR(status.st_mode):
         return f"{path} is not a directory"
     return reason_against(path)
+
+
+def give_directory(path: str, uid: int, gid: int) -> None:
+    """Create a directory of another user in one that only root can change."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o755)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    os.fchown(fd, uid, gid)
+    os.fchmod(fd, 0o755)
+    os.close(fd)

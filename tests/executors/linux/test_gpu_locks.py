@@ -442,3 +442,55 @@ def test_jobs_get_gpus_on_a_read_only_disk(
     assert mine.take(KEY, (A,)) is None
     assert mine.paths(KEY) == []
     assert len(messages) == 1
+
+
+# -- a system daemon and private ones -----------------------------------------------------------
+
+
+@pytest.fixture
+def kinds(lock_dir: Path, tmp_path: Path) -> tuple[GpuLocks, GpuLocks]:
+    """The locks of a system daemon and of a user's own daemon."""
+    system = tmp_path / "system"
+    system.mkdir(mode=0o755)
+    return (
+        TrustingLocks(str(system), THEM, is_system=True, other=str(lock_dir)),
+        TrustingLocks(str(lock_dir), ME, other=str(system)),
+    )
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["system first", "own first"])
+def test_the_two_kinds_of_daemons_leave_each_others_gpus_alone(
+    kinds: tuple[GpuLocks, GpuLocks], order: tuple[int, int]
+) -> None:
+    first, second = (kinds[i] for i in order)
+    assert first.take(KEY, (A,)) is None
+    assert "the stoker of" in (second.take(KEY, (A, B)) or "")
+    assert "the stoker of" in (second.holder(A) or "")
+    assert second.holder(B) is None
+    assert second.take(KEY, (B,)) is None
+    first.drop(KEY)
+    assert second.take((2, 0), (A,)) is None
+
+
+def test_the_directory_of_a_system_daemon_is_never_created_or_opened_to_others(
+    tmp_path: Path, lock_dir: Path
+) -> None:
+    system = tmp_path / "system"
+    own = GpuLocks(str(lock_dir), ME, other=str(system))
+    assert own.take(KEY, (A,)) is None
+    assert not system.exists()
+    system.mkdir(mode=0o755)
+    assert GpuLocks(str(system), ME, is_system=True).take(KEY, (A,)) is None
+    assert stat.S_IMODE(system.stat().st_mode) == 0o755
+
+
+def test_a_system_directory_that_others_can_write_to_is_ignored(
+    tmp_path: Path, lock_dir: Path, messages: list[str]
+) -> None:
+    system = tmp_path / "system"
+    system.mkdir()
+    system.chmod(0o777)
+    own = GpuLocks(str(lock_dir), ME, messages.append, other=str(system))
+    assert own.take(KEY, (A,)) is None
+    assert "1777" in messages[0]
+    assert list(own.problems) == [str(system)]

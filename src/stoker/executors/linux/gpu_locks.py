@@ -5,6 +5,8 @@ holds a shared flock on its user's file. A daemon locks its own file first and l
 of other users afterwards, so two daemons never both keep an idle GPU. The processes of a job
 inherit its lock, so the lock ends with the last of them, not with the daemon.
 
+A system daemon has its files in a directory of its own, which the gate makes; daemons look at both.
+
 Any user can put anything into that directory: nothing here waits for a file or a lock, and a file
 counts only if its type and its owner are what its name says.
 """
@@ -28,6 +30,8 @@ from stoker.executors.linux.shared_locks import lock_shared
 logger = logging.getLogger(__name__)
 
 COMMON = "/tmp/stoker-gpus"  # noqa: S108 - sticky and checked before use
+SYSTEM = "/run/stoker/gpus"
+"""The directory of a system daemon, which alone can write to it."""
 MAX_FILES = 10_000
 """Directory entries that are looked at; more than that are put there to keep us busy."""
 FIRST_PAUSE_SECONDS = 10.0
@@ -57,8 +61,14 @@ class GpuLocks:
         directory: str = COMMON,
         uid: int | None = None,
         report: Callable[[str], None] | None = None,
+        is_system: bool = False,
+        other: str | None = None,
     ) -> None:
-        self.directory = directory
+        """`other` is the directory of the other kind of daemon, by default the usual one.
+
+        With `is_system`, the directory is that of a system daemon: it exists already.
+        """
+        self.directory, self.is_system = directory, is_system
         self.uid = os.getuid() if uid is None else uid
         self.problems: dict[str, str] = {}
         """What is wrong with the locks at the moment, each reported when it came up."""
@@ -68,6 +78,10 @@ class GpuLocks:
         self._pauses: dict[str, tuple[float, float, str]] = {}
         """GPUs that could not be locked: when to try again, the length of the pause, and why."""
         self._looked: tuple[float, Names] = (-inf, {})
+        other = {COMMON: SYSTEM, SYSTEM: COMMON}.get(directory) if other is None else other
+        self._elsewhere = type(self)(other, self.uid, report, not is_system, "") if other else None
+        if self._elsewhere is not None:
+            self._elsewhere.problems = self.problems
 
     def path(self, uuid: str) -> str:
         """Return the path of this user's lock file for a GPU."""
@@ -92,7 +106,10 @@ class GpuLocks:
     def create(self, uuids: Iterable[str]) -> None:
         """Create the lock files of this user, for its jobs to lock that run as other users."""
         for uuid in uuids:
-            with contextlib.suppress(UntrustedError), self._opened() as directory:
+            with (
+                contextlib.suppress(UntrustedError),
+                self._opened(may_create=True) as directory,
+            ):
                 os.close(self._open_own(directory, f"{uuid}.{self.uid}"))
 
     def holder(self, uuid: str) -> str | None:
@@ -107,7 +124,9 @@ class GpuLocks:
                     self._looked = time.monotonic(), self._names(directory)
                 owner = self._other_owner(directory, uuid, self._looked[1])
         except (OSError, UntrustedError):
-            return None  # a start would report it
+            owner = None  # a start would report it
+        if owner is None and self._elsewhere is not None:
+            return self._elsewhere.holder(uuid)
         return f"the stoker of {owner}" if owner else None
 
     def _try_again(self, uuid: str) -> None:
@@ -132,17 +151,32 @@ class GpuLocks:
 
     def _lock_all(self, uuids: Iterable[str], held: dict[str, int]) -> str | None:
         try:
-            with self._opened() as directory:
+            with self._opened(may_create=True) as directory:
                 for uuid in uuids:
                     self._lock_own(directory, uuid, held)
-                names = self._names(directory)
-                for uuid in uuids:
-                    owner = self._other_owner(directory, uuid, names)
-                    if owner is not None:
-                        return f"the stoker of {owner}"
+                reason = self._used_by_others(directory, uuids)
         except UntrustedError as error:
-            self._problem("directory", f"{error}; GPUs are used without locks")
-        return None
+            self._problem(self.directory, f"{error}; GPUs are used without locks")
+            reason = None
+        if reason is None and self._elsewhere is not None:
+            return self._elsewhere._used_here(uuids)  # noqa: SLF001 - of the same class
+        return reason
+
+    def _used_by_others(self, directory: int, uuids: Iterable[str]) -> str | None:
+        names = self._names(directory)
+        owners = (self._other_owner(directory, uuid, names) for uuid in uuids)
+        return next((f"the stoker of {owner}" for owner in owners if owner is not None), None)
+
+    def _used_here(self, uuids: Iterable[str]) -> str | None:
+        """Return what keeps from these GPUs, for locks with files in another directory."""
+        try:
+            with self._opened() as directory:
+                return self._used_by_others(directory, uuids)
+        except FileNotFoundError:
+            return None
+        except UntrustedError as error:
+            self._problem(self.directory, f"{error}; GPU locks there are not seen")
+            return None
 
     def _lock_own(self, directory: int, uuid: str, held: dict[str, int]) -> None:
         name = f"{uuid}.{self.uid}"
@@ -202,13 +236,15 @@ class GpuLocks:
         return status.st_uid == uid
 
     @contextlib.contextmanager
-    def _opened(self):  # type: ignore[no-untyped-def]
-        """Open the directory that all users share, if they cannot remove each other's files."""
+    def _opened(self, may_create: bool = False):  # type: ignore[no-untyped-def]
+        """Open the directory, if users cannot remove each other's files there."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             try:
                 fd = os.open(self.directory, flags)
             except FileNotFoundError:
+                if not may_create or self.is_system:
+                    raise
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(self.directory)
                 fd = os.open(self.directory, flags)
@@ -220,12 +256,13 @@ class GpuLocks:
             raise
         try:
             status = os.fstat(fd)
-            if status.st_mode & _SHARED_MODE != _SHARED_MODE:
-                if status.st_uid != os.getuid():
+            is_of_system = self.is_system and not status.st_mode & 0o022
+            if not is_of_system and status.st_mode & _SHARED_MODE != _SHARED_MODE:
+                if self.is_system or status.st_uid != os.getuid():
                     text = f"{self.directory} of user {status.st_uid} does not have mode 1777"
                     raise UntrustedError(text)
                 os.fchmod(fd, _SHARED_MODE)
-            self._solved("directory")
+            self._solved(self.directory)
             yield fd
         finally:
             os.close(fd)
@@ -237,17 +274,18 @@ class GpuLocks:
             for count, entry in enumerate(entries):
                 if count >= MAX_FILES:
                     text = f"{self.directory} has more than {MAX_FILES} files"
-                    self._problem("count", f"{text}; GPU locks of other users are not seen")
+                    text += "; GPU locks of other users are not seen"
+                    self._problem(f"{self.directory} count", text)
                     return {}
                 uuid, _, uid = entry.name.rpartition(".")
                 if uid.isascii() and uid.isdigit() and uid == str(int(uid)):
                     users.setdefault(uuid, []).append(int(uid))
-        self._solved("count")
+        self._solved(f"{self.directory} count")
         return users
 
     def _other_owner(self, directory: int, uuid: str, names: Names) -> str | None:
         """Return the other user that has locked a GPU, if any."""
-        doubt, problem = None, f"GPU {uuid}"
+        doubt, problem = None, f"{self.directory} {uuid}"
         for uid in names.get(uuid, ()):
             if uid == self.uid:
                 continue

@@ -137,7 +137,7 @@ class UserServer:
             message.install, self._supervisors, self.reactor, self._environments.get,
             lambda _: None, message.grace, Cgroups.find(),
             # All users' jobs hold the locks of the daemon's user, which shares GPUs among them.
-            GpuLocks(message.locks, message.locks_uid), message.engine,
+            GpuLocks(message.locks, message.locks_uid, is_system=True), message.engine,
         )  # fmt: skip
         self._local.open(self)
         self.reports.start()
