@@ -120,6 +120,11 @@ def socket_path() -> str:
     return os.path.join(_short_dir(), f"{digest(path)}.sock")
 
 
+def system_socket() -> str:
+    """Return the path of the socket at which a system daemon serves all users."""
+    return os.environ.get("STOKER_SYSTEM_SOCKET") or "/run/stoker/stoker.sock"
+
+
 def run_dir() -> str:
     """Return the directory of claims and exit logs: on tmpfs only if it outlives a logout."""
     state = state_dir()

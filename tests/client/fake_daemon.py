@@ -70,7 +70,10 @@ class FakeDaemon:
             self._answer(stream)
 
     def _answer(self, stream: Any) -> None:
-        method, target, _ = stream.readline().decode().split(" ")
+        line = stream.readline()
+        if not line:
+            return  # it was only looked whether this daemon listens
+        method, target, _ = line.decode().split(" ")
         length = 0
         while (line := stream.readline().strip()) != b"":
             name, _, value = line.decode().partition(":")

@@ -7,7 +7,7 @@ import os
 from stoker import places
 from stoker.api.errors import typed_error
 from stoker.client import client as plain
-from stoker.client import transport
+from stoker.client import route, transport
 from stoker.client.errors import PermissionDenied, StokerError
 from stoker.client.tcp_endpoint import from_environment
 
@@ -38,9 +38,11 @@ class DaemonClient(plain.Client):
 
 
 def connect(autostart: bool = True, path: str | None = None) -> DaemonClient:
-    """Return a client of this user's daemon, which the first request starts if necessary."""
-    endpoint = from_environment() if path is None else None
+    """Return a client as `stoker.client.client.connect` does."""
     try:
-        return DaemonClient(endpoint or path, autostart=autostart and endpoint is None)
+        other = (from_environment() or route.system_socket()) if path is None else None
+        return DaemonClient(other or path, autostart=autostart and other is None)
     except places.UnsafeDirectory as error:
         raise PermissionDenied(str(error)) from None
+    except StokerError as error:
+        raise typed_error(error) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stoker import places, wire
-from stoker.client import fast_json, transport
+from stoker.client import fast_json, route, transport
 from stoker.client.errors import (
     KINDS,
     ConnectionBroken,
@@ -36,13 +36,15 @@ MAYBE_DONE = "It may have been done: look with `stoker queue` before you repeat 
 def connect(autostart: bool = True, path: str | None = None) -> Client:
     """Return a client of this user's daemon, which the first request starts if necessary.
 
-    With STOKER_SERVER, the client of that daemon, which must run.
+    With STOKER_SERVER, the client of that daemon, and where a system daemon serves this user, the
+    client of that one; these must run.
     """
     if path is None and os.environ.get("STOKER_SERVER"):
         from stoker.client.tcp_endpoint import from_environment
 
         return Client(from_environment())
-    return Client(path, autostart=autostart)
+    system = route.system_socket() if path is None else None
+    return Client(system or path, autostart=autostart and system is None)
 
 
 def new_key() -> str:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from stoker import wire
 
+SYSTEM_DOWN = (
+    "The system daemon of this machine is not running; an administrator starts it "
+    "(stoker system status). A daemon of your own: STOKER_MODE=own"
+)
+
 
 class StokerError(Exception):
     """The request failed."""

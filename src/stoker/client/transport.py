@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket  # noqa: N812 - the C class; `socket.socket` imports enum
 
-from stoker import __version__, wire
+from stoker import __version__, places, wire
 from stoker.client.errors import (
+    SYSTEM_DOWN,
     ConnectionBroken,
     DaemonUnreachable,
     NoReply,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES = 65536
 MAX_HEAD_BYTES = 65536
+LATE_SECONDS = 3.0
 NOT_HTTP = "The daemon's reply is not HTTP."
 
 
@@ -51,6 +54,8 @@ def _unreachable(path: str, error: OSError) -> StokerError:
     if isinstance(error, PermissionError):
         return PermissionDenied(f"The daemon at {path} belongs to another user.")
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+        if path == places.system_socket():
+            return DaemonUnreachable(SYSTEM_DOWN)
         return DaemonUnreachable("No daemon is running. Start one with: stoker daemon start")
     return DaemonUnreachable(
         f"The daemon at {path} cannot be reached ({error.strerror or error}). "
@@ -195,10 +200,20 @@ def send(
     except OSError:
         pass  # the daemon may have rejected it early, and its reply says why
     try:
+        if where == places.system_socket() and timeout is not None:
+            _say_if_late(sock)
         return Reply(sock)
     except BaseException:
         sock.close()
         raise
+
+
+def _say_if_late(sock: Socket) -> None:
+    """Tell the user if no reply comes: the gate keeps connections until a daemon takes them."""
+    from select import select
+
+    if not select([sock], [], [], LATE_SECONDS)[0]:
+        sys.stderr.write("stoker: waiting for the system daemon, which does not answer yet\n")
 
 
 def quote(text: str) -> str:

@@ -14,8 +14,9 @@ from stoker import places, wire
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.client.autostart import lock_holder
-from stoker.client.client import Client
+from stoker.client.client import Client, connect
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
+from stoker.client.route import system_socket
 from stoker.wire import JsonObject
 
 USAGE = (
@@ -65,6 +66,7 @@ def main(argv: list[str]) -> int:
 
 def start(args: Args) -> int:
     """Start a daemon in the background."""
+    _require_own()
     if args.flag("foreground"):
         return run(args)
     running = _daemon_status()
@@ -160,6 +162,7 @@ def _jobs_text(mode: str, count: int) -> str:
 
 def restart(args: Args) -> int:
     """Replace the daemon; running jobs continue and are recovered."""
+    _require_own()
     running = _daemon_status()
     if running is not None:
         gpus, resources = _gpus(args), args.text("resources")
@@ -177,7 +180,7 @@ def restart(args: Args) -> int:
 
 def status(args: Args) -> int:
     """Print the status of the daemon; exit code 4 if none runs."""
-    running = _daemon_status()
+    running = _daemon_status() if system_socket() is None else connect(autostart=False).daemon()
     if running is None:
         holder = lock_holder()
         raise DaemonUnreachable(
@@ -217,6 +220,7 @@ def run(args: Args) -> int:
     """Run the daemon in the foreground, in place of this process."""
     from stoker.client.autostart import daemon_command
 
+    _require_own()
     sys.stdout.flush()
     command = daemon_command(*_daemon_arguments(args), *_pass_store(args))
     os.execv(command[0], command)
@@ -237,8 +241,17 @@ def install(args: Args) -> int:
 ACTIONS = {action.__name__: action for action in (start, stop, restart, status, log, run, install)}
 
 
+def _require_own() -> None:
+    """Raise where commands go to a system daemon: they would not reach one that is started here."""
+    if system_socket() is not None:
+        raise StokerError(
+            "Your commands go to the system daemon of this machine, which an administrator starts "
+            "and stops. For a daemon of your own, set STOKER_MODE=own for all of its commands."
+        )
+
+
 def _client() -> Client:
-    client = Client()  # the daemon of this host, even if STOKER_SERVER is set
+    client = Client()  # the user's own of this host, even if STOKER_SERVER is set
     client.check_version = False  # these commands must work across any two versions
     return client
 

@@ -10,6 +10,7 @@ from stoker.cli import output
 from stoker.cli.options import Args, parse
 from stoker.client.client import Client, connect
 from stoker.client.errors import NotFound, UsageError
+from stoker.client.route import system_socket
 from stoker.wire import JsonObject
 
 NOTHING_QUEUED = "nothing queued. Start with: stoker submit COMMAND"
@@ -19,7 +20,7 @@ MAX_LISTED_TASKS = 20
 
 def has_state() -> bool:
     """Return False if nothing was ever queued, so that no daemon is needed to report that."""
-    if os.environ.get("STOKER_SERVER"):
+    if os.environ.get("STOKER_SERVER") or system_socket():
         return True
     paths = (places.journal_path(), places.socket_path(), places.install_path())
     return any(map(os.path.exists, paths))
