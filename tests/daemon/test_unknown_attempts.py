@@ -10,18 +10,8 @@ import pytest
 from core.scenario import Scenario, gpus, node
 from stoker.core import events as e
 from stoker.core.model.resources import DeviceAllocation, Placement
-from stoker.daemon import recovery
 from stoker.daemon import unknown_attempts as recovered
 from stoker.executors.local.claims import Claim
-
-
-@pytest.mark.parametrize(("text", "stays"), [("this boot", True), ("", True), ("another", False)])
-def test_claims_are_complete_for_one_boot_only(tmp_path: Path, text: str, stays: bool) -> None:
-    mark = tmp_path / ".kept"
-    recovery._discard_old_mark(str(mark), "this boot")
-    mark.write_text(text)
-    recovery._discard_old_mark(str(mark), "this boot")
-    assert mark.exists() is stays
 
 
 def test_a_claim_has_the_devices_of_its_attempt() -> None:

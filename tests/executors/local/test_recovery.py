@@ -66,6 +66,15 @@ def recoverable(job: Job) -> RecoverableAttempt:
     return RecoverableAttempt(job, spec_of(), "/dev/null")
 
 
+@pytest.mark.parametrize(("text", "stays"), [("this boot", True), ("", True), ("another", False)])
+def test_claims_are_complete_for_one_boot_only(tmp_path: Path, text: str, stays: bool) -> None:
+    mark = tmp_path / COMPLETE
+    recovery_module.discard_old_mark(str(tmp_path), "this boot")
+    mark.write_text(text)
+    recovery_module.discard_old_mark(str(tmp_path), "this boot")
+    assert mark.exists() is stays
+
+
 class RecoveryScenario:
     """A job and its supervisor, which take one step before each chosen observation."""
 
