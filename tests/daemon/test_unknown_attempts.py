@@ -1,7 +1,6 @@
 """Attempts that the journal does not have: what can be recovered of them."""
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
