@@ -121,6 +121,9 @@ def test_a_job_is_cancelled_and_retried_with_the_keyboard_alone(
     keys.press("o")
     visitor.page.get_by_role("button", name="All seen").click()
     visitor.shows("No failures.")
+    held = box.submit("--hold", "--name", "three", "true")
+    visitor.page.get_by_role("button", name="Release").click()
+    visitor.shows(f"job {held} released")
     keys.press("?")
     visitor.shows("this help")
 
@@ -275,6 +278,25 @@ def test_a_job_is_copied_and_its_priority_edited(box: DaemonFixture, visitor: Vi
     visitor.page.keyboard.press("Enter")
     visitor.shows("1 job changed")
     assert box.job(label)["priority"] == 7
+
+
+def test_the_log_stays_at_its_end_until_the_user_scrolls_up(
+    box: DaemonFixture, visitor: Visitor
+) -> None:
+    """Also while lines come in pieces faster than the page is drawn."""
+    lines = "for n in $(seq 400); do echo line $n; sleep 0.005; done"
+    label = box.submit("--name", "many", f"{lines}; echo last; exec sleep 300")
+    visitor.open(f"j/{label}")
+    visitor.shows("line 9")
+    log = visitor.page.get_by_role("log")
+    follow = visitor.page.get_by_role("button", name="Follow")
+    expect(log.get_by_text("last", exact=True)).to_be_in_viewport()
+    expect(follow).to_have_attribute("aria-pressed", "true")
+    log.hover()
+    visitor.page.mouse.wheel(0, -1000)
+    expect(follow).to_have_attribute("aria-pressed", "false")
+    follow.click()
+    expect(log.get_by_text("last", exact=True)).to_be_in_viewport()
 
 
 def test_alarms_are_shown_and_announced(box: DaemonFixture, visitor: Visitor) -> None:

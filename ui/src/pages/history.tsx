@@ -115,7 +115,7 @@ function Days({ main, length }: { main: UsageSummary; length: number }) {
     <Panel title={`GPU-hours a day by ${main.by}`} more={<span class="legend">{made.keys.map((key, at) => <span key={key}><span class="swatch" style={{ background: paint(at) }} aria-hidden="true" /><Name text={shownKey(key)} limit={24} /></span>)}</span>}>
       <div class="daychart" role="img" aria-label={`GPU-hours a day: ${made.days.filter((day) => day.total).map((day) => `${day.day} ${hours(day.total)}`).join(", ")}`}>
         <span class="top" aria-hidden="true">{figure(top)}</span>
-        <div class="days">
+        <div class={length > 14 ? "days narrow" : "days"}>
           {made.days.map((day, at) => (
             <div class="day" key={day.day} title={`${day.day}: ${hours(day.total)} GPU-hours\n${made.keys.map((key, i) => (day.parts[i] ? `${safe(shownKey(key), 40)} ${hours(day.parts[i]!)}` : "")).filter(Boolean).join("\n")}`}>
               <div class="stackbar">{day.parts.map((part, i) => (part ? <span key={i} style={{ height: `${(100 * part) / top}%`, background: paint(i) }} /> : null))}</div>

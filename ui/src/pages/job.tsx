@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import { act, edit, notify, type Verb } from "../actions";
 import type { JobList, JobView, WhyView } from "../api";
 import { submitCommand, submitPython } from "../core/copy";
-import { count, duration, exact, memory, plural, safe, unix } from "../core/format";
+import { count, duration, exact, figure, memory, plural, safe, unix } from "../core/format";
 import { groupOf } from "../core/states";
 import { editPriority, keysOf } from "../keys";
 import { ApiError, get, withQuery } from "../net/api";
@@ -74,12 +74,12 @@ function Loaded({ job }: { job: JobView }) {
       <Head job={job} />
       <div class="split">
         <div>
-          <Log job={job} />
+          {groupOf(job.state) === "pending" ? <Why job={job} /> : null}
+          {groupOf(job.state) === "pending" && job.attempts.length === 0 ? null : <Log job={job} />}
           <Metrics job={job} />
           <Use job={job} />
         </div>
         <div>
-          {groupOf(job.state) === "pending" ? <Why job={job} /> : null}
           <Training job={job} />
           <Attempts job={job} />
           <Details job={job} />
@@ -173,12 +173,12 @@ function Training({ job }: { job: JobView }) {
     ["Epochs", training.epochs ? <><Progress done={training.epochs_done} total={training.epochs} label="epochs" /> {training.epochs_done} of {training.epochs}</> : training.epochs_done],
     ["Per epoch", duration(training.epoch_seconds)],
     ["Left", duration(training.remaining_seconds)],
-    ["GPU memory", training.memory_peak ? `${memory(training.memory_peak)} peak, ${memory(training.memory_reserved)} reserved` : ""],
+    ["GPU memory", training.memory_peak ? `${memory(training.memory_peak)} peak${training.memory_reserved ? `, ${memory(training.memory_reserved)} reserved` : ""}` : ""],
     ["GPUs wanted", training.elastic ? `${training.gpus_wanted ?? "–"} of ${training.elastic[0]}–${training.elastic[1] ?? "any"}` : ""],
-    ["Preempted", training.preemptions ? `${training.preemptions} times` : ""],
-    ["Out of memory", training.shortages ? `${training.shortages} times` : ""],
+    ["Preempted", training.preemptions ? plural(training.preemptions, "time") : ""],
+    ["Out of memory", training.shortages ? plural(training.shortages, "time") : ""],
     ["Stopping", training.stopping ? `${safe(training.stopping.why, 100)}${training.stopping.by ? ` for job ${training.stopping.by}` : ""}` : ""],
-    ...Object.entries(training.metrics).slice(0, 12).map(([name, value]): [string, preact.ComponentChildren] => [safe(name, 30), safe(String(value), 40)]),
+    ...Object.entries(training.metrics).slice(0, 12).map(([name, value]): [string, preact.ComponentChildren] => [safe(name, 30), typeof value === "number" ? figure(value) : safe(String(value), 40)]),
   ];
   return <section class="panel"><header><h2>Training</h2></header><Facts facts={facts} /></section>;
 }

@@ -150,9 +150,9 @@ export function Log({ job }: { job: JobView }) {
       <div class="log" ref={box} tabIndex={0} role="log" aria-label={`Log of job ${job.label}`} aria-live="off" data-nav
         onScroll={(event) => {
           const element = event.currentTarget;
+          // Only a user scrolls up; that the end is elsewhere may be because of new lines.
+          if (element.scrollTop < scroll.peek() - ROW && element.scrollTop < element.scrollHeight - element.clientHeight - ROW) isFollowing.value = false;
           scroll.value = element.scrollTop;
-          const atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < ROW;
-          if (!atEnd && isFollowing.value && element.scrollTop < element.scrollHeight - element.clientHeight - 3 * ROW) isFollowing.value = false;
         }}>
         {lines === 0 ? <p class="empty">{note.value || (isPending ? "The job has not started yet." : "No output so far.")}</p> : null}
         <div class="logbody" style={{ height: `${view.height}px` }}>

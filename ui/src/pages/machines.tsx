@@ -63,7 +63,7 @@ function Node({ node }: { node: NodeView }) {
       <header>
         <h2><Name text={node.name} limit={60} /></h2>
         <span class={`nodestate ${node.state}`}>{node.state}</span>
-        <span class="muted">{node.since ? <>since <At time={unix(node.since)} /></> : null} {node.kind === "local" ? "this machine" : safe(node.address ?? node.kind, 80)}</span>
+        <span class="muted">{node.since ? <>since <At time={unix(node.since)} /> · </> : null}{node.kind === "local" ? "this machine" : safe(node.address ?? node.kind, 80)}</span>
         <span class="more">
           <a href={`#/q?f=${encodeURIComponent(`node:${node.name}`)}`}>{plural(node.jobs, "job")}</a>
           {mayAct.value && !node.cluster ? <button type="button" onClick={() => drain(node.name, isDrained)}>{isDrained ? "Use again" : "Drain"}</button> : null}

@@ -27,6 +27,7 @@ const lists = computed(() => {
   const running: number[] = [];
   const next: number[] = [];
   const failed: number[] = [];
+  const held: number[] = [];
   const groups = table.words.state.map(groupOf);
   const totals = { running: 0, pending: 0, failed: 0, done: 0, held: 0 };
   for (let at = 0; at < table.size; at++) {
@@ -35,13 +36,13 @@ const lists = computed(() => {
     totals[group]++;
     if (group === "running") running.push(at);
     else if (group === "failed") failed.push(at);
-    else if (table.held[at]) totals.held++;
+    else if (table.held[at]) totals.held++ < 3 && held.push(at);
     else if (group === "pending" && next.length < 5) next.push(at);
   }
   running.sort((a, b) => (table.numbers.started[b] || 0) - (table.numbers.started[a] || 0));
   failed.sort((a, b) => (table.numbers.ended[b] || 0) - (table.numbers.ended[a] || 0));
   const rows = (list: number[], limit: number) => list.slice(0, limit).map((at) => table.row(at));
-  return { running: rows(running, 10), next: rows(next, 5), failed: rows(failed, 5), totals, failures: groupFailures(failed) };
+  return { running: rows(running, 10), next: rows(next, 5), held: rows(held, 3), totals, failures: groupFailures(failed) };
 });
 
 /** Failures of one array or sweep with the same cause are one entry. */
@@ -231,7 +232,7 @@ function Alarms() {
 }
 
 function NeedsYou() {
-  const { failures, totals } = lists.value;
+  const { failures, held, totals } = lists.value;
   const shown = failures.slice(0, 5);
   useDetails(shown.map((group) => group.first.id));
   return (
@@ -261,6 +262,13 @@ function NeedsYou() {
             </li>
           );
         })}
+        {held.map((job) => (
+          <li key={job.id}>
+            <span class="first"><StateChip state={job.state} held /> <JobLink {...job} /></span>
+            <span class="side">{mayAct.value ? <button type="button" class="small" onClick={() => act("release", [job.id])}>Release</button> : null}</span>
+          </li>
+        ))}
+        {totals.held > held.length ? <li><a href="#/q?f=state:held">all {count(totals.held)} held</a></li> : null}
       </ul>
     </Panel>
   );

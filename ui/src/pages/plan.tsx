@@ -104,6 +104,7 @@ function Axis({ axis }: { axis: Timeline }) {
   return (
     <div class="ganttaxis" aria-hidden="true">
       <span>now</span>
+      <span class="ganttstart">starts</span>
       {ticks(axis, 7, offset).map((at) => {
         const left = (100 * (at - axis.from)) / (axis.to - axis.from);
         return left < 6 || left > 97 ? null : <span key={at} style={{ left: `${left}%` }}>{clock(at, axis.from, zone.value === "utc")}</span>;

@@ -4,7 +4,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { dismissNotice, notices, question } from "../actions";
 import { clock, safe } from "../core/format";
 import { HELP, isHelpOpen } from "../keys";
-import { announcement, counts, hello, link, mayAct, now } from "../net/live";
+import { alarms, announcement, counts, hello, link, mayAct, now } from "../net/live";
 import { isDark, nextTheme, zone } from "../prefs";
 import { route } from "../route";
 
@@ -123,7 +123,8 @@ export function updateTitle(): void {
   const parts = [`${RUNNING} running`, ...(failed ? [`${failed} failed`] : [])];
   document.title = link.value.state === "live" || document.hidden ? `● ${parts.join(" · ")} – stoker` : "▲ stale – stoker";
   const icon = document.querySelector<HTMLLinkElement>("link[rel=icon]")!;
-  const colour = link.value.state === "lost" ? "%239aa4af" : failed ? "%23D55E00" : "%23009E73";
-  const shape = failed ? `<circle cx='24' cy='8' r='8' fill='${colour}'/>` : "";
-  icon.href = `data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'><path d='M3 29V17h6v12zM13 29V9h6v20zM23 29V${failed ? 18 : 3}h6v${failed ? 11 : 26}z' fill='${link.value.state === "lost" ? "%239aa4af" : "%230072B2"}'/>${shape}</svg>`;
+  const isAlarm = failed > 0 || alarms.value.length > 0;
+  const [badge, bars] = link.value.state === "lost" ? ["%239aa4af", "%239aa4af"] : ["%23D55E00", "%230072B2"];
+  const shape = isAlarm ? `<circle cx='24' cy='8' r='8' fill='${badge}'/>` : "";
+  icon.href = `data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'><path d='M3 29V17h6v12zM13 29V9h6v20zM23 29V${isAlarm ? 18 : 3}h6v${isAlarm ? 11 : 26}z' fill='${bars}'/>${shape}</svg>`;
 }

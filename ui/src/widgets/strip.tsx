@@ -63,6 +63,7 @@ function draw(canvas: HTMLCanvasElement, series: Series | undefined, total: numb
     context.fillRect(left, height - h, w, h);
   }
   context.globalAlpha = 1;
+  slices(context, sample?.[6] ?? [], width, height, scale);
   if (sample?.[5] === "foreign") hatch(context, width, height, scale, foreign);
   if (total && height > 30 * scale) {
     context.strokeStyle = style.getPropertyValue("--line");
@@ -81,6 +82,21 @@ function draw(canvas: HTMLCanvasElement, series: Series | undefined, total: numb
       isDown = true;
     }
     context.stroke();
+  }
+}
+
+/** The parts of a GPU that its jobs hold now, above each other at the right edge. */
+function slices(context: CanvasRenderingContext2D, jobs: GpuSample[6], width: number, height: number, scale: number): void {
+  if (jobs.length < 2) return;
+  const wide = Math.min(10 * scale, width / 8);
+  let top = height;
+  const whole = Math.max(1, jobs.reduce((sum, job) => sum + Number(job[1]), 0));
+  context.clearRect(width - wide, 0, wide, height);
+  for (const [id, share] of jobs) {
+    const part = Math.round((height * Number(share)) / whole);
+    top -= part;
+    context.fillStyle = colourOf(id) ?? "gray";
+    context.fillRect(width - wide + scale, top, wide - scale, part - scale);
   }
 }
 
@@ -114,7 +130,7 @@ function Canvas({ gpu }: { gpu: GpuView }) {
       const series = made?.series.get(key);
       const last = Math.round((series?.utilization.at(-1) ?? -5) / 5);
       const job = series?.jobs.at(-1);
-      const state = [made?.serial, made?.end, last, job, job && colourOf(job), samples.value.get(key)?.[5], isDark.value, colourBy.value].join();
+      const state = [made?.serial, made?.end, last, job, samples.value.get(key)?.slice(5), [job, ...(samples.value.get(key)?.[6] ?? []).map(([id]) => id)].map((id) => id && colourOf(id)), isDark.value, colourBy.value].join();
       if (state !== drawn) later();
       drawn = state;
     });
@@ -231,7 +247,7 @@ export function StripLine({ gpu }: { gpu: GpuView }) {
     <div class={`stripline ${state ?? gpu.state}${hasAlarm(gpu, first) ? " alarm" : ""}`} title={title}>
       <span class="no">{gpu.id}</span>
       <Canvas gpu={gpu} />
-      <span class="util">{utilization == null || isStale.value ? "–" : Math.round(utilization)}</span>
+      <span class={jobs?.length && utilization != null && utilization < 1 ? "util idle" : "util"}>{utilization == null || isStale.value ? "–" : Math.round(utilization)}</span>
       {first === undefined ? <span class="muted">{text}</span> : <a href={jobPath(first)} style={{ color: "inherit" }}><Swatch id={first} />{text}</a>}
     </div>
   );
