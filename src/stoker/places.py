@@ -48,6 +48,9 @@ def home() -> str | None:
 
 def config_paths() -> list[str]:
     """Return the configuration files to read; later files take precedence."""
+    chosen = os.environ.get("STOKER_CONFIG")
+    if chosen:
+        return [chosen]
     root = home()
     if root:
         return [os.path.join(root, "config.toml")]

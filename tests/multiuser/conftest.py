@@ -18,6 +18,7 @@ from conftest import ON_CI, require
 from multiuser import installation, users
 from multiuser.gate_process import GateProcess
 from multiuser.installation import Installation
+from multiuser.system_daemon import SystemDaemon
 from multiuser.users import User
 
 
@@ -97,3 +98,13 @@ def idle_gate(machine: Machine, gate_dir: Path) -> Iterator[GateProcess]:
 def gate(idle_gate: GateProcess) -> GateProcess:
     """A running gate."""
     return idle_gate.start()
+
+
+@pytest.fixture
+def system(gate: GateProcess) -> Iterator[SystemDaemon]:
+    """A running gate and a running system daemon without GPUs."""
+    daemon = SystemDaemon(gate)
+    try:
+        yield daemon.start()
+    finally:
+        daemon.close()

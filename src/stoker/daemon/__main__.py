@@ -1,20 +1,33 @@
-"""`python -m stoker.daemon run`: parse options, lock the state, build the daemon, run it."""
+"""`python -m stoker.daemon run`: parse options, lock the state, build the daemon, run it.
+
+`python -I -m stoker.daemon --system` runs the daemon of all users, in the foreground.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
+from collections.abc import Collection
 
 OPTIONS = ("--gpus", "--resources", "--also", "--listen", "--db", "--ready-fd", "--idle-exit")
 """`--also 4,5` declares GPUs of these names on a machine that has none; it removes none."""
+SYSTEM_OPTIONS = {
+    "--config": "/etc/stoker/config.toml",
+    "--state": "/var/lib/stoker",
+    "--gate": "/run/stoker/gate.sock",
+}
+"""Options of a system daemon, with their defaults."""
 
 
 def main(argv: list[str]) -> int:
     """Run a daemon until it is stopped; return the exit code."""
     ready = -1
     try:
-        options = _parse_options(argv)
+        if argv[:1] == ["--system"]:
+            return _run_system(_parse_options(argv[1:], tuple(SYSTEM_OPTIONS)))
+        options = _parse_options(argv[1:] if argv[:1] == ["run"] else argv, OPTIONS)
         ready = int(options.get("ready-fd", "-1"))
         return _run(options, ready)
     except BaseException as error:  # report every reason to the command that started it
@@ -31,14 +44,13 @@ def main(argv: list[str]) -> int:
         return _exit_code(error)
 
 
-def _parse_options(argv: list[str]) -> dict[str, str]:
+def _parse_options(words: list[str], known: Collection[str]) -> dict[str, str]:
     from stoker.core.model.units import BadValue
 
-    words = argv[1:] if argv[:1] == ["run"] else argv
     options: dict[str, str] = {}
     while words:
         name, equals, value = words.pop(0).partition("=")
-        if name not in OPTIONS:
+        if name not in known:
             raise BadValue(f"The daemon has no setting '{name}'.")
         options[name[2:]] = value if equals else words.pop(0) if words else ""
     return options
@@ -91,6 +103,70 @@ def _run(options: dict[str, str], ready: int) -> int:
         daemon.close()
         lock.release()
     return 0
+
+
+def _run_system(options: dict[str, str]) -> int:
+    """Run the daemon of all users until it is stopped."""
+    from stoker import places
+    from stoker.daemon.paths import DaemonPaths
+    from stoker.daemon.state_lock import Locked, StateLock
+    from stoker.executors.linux.subreaper import become_subreaper
+
+    config, state, socket = (options.get(name[2:], value) for name, value in SYSTEM_OPTIONS.items())
+    if os.geteuid() == 0:
+        raise PermissionError(
+            errno.EPERM, "the system daemon has no rights and must not be started by root; run it"
+            " as the user stoker, or see stoker system install"
+        )  # fmt: skip
+    os.environ |= {"STOKER_HOME": state, "STOKER_CONFIG": config}
+    os.umask(0o077)
+    _harden()
+    try:
+        lock = StateLock(places.secure_dir(places.state_dir()))
+    except Locked as holder:
+        raise BlockingIOError(errno.EAGAIN, f"another daemon (pid {holder}) runs") from None
+    from stoker.daemon.bootstrap import build_daemon, build_http_server, open_gate, watch_state
+    from stoker.daemon.multiuser.gate_client import GateClient
+
+    paths, gate = DaemonPaths(is_system=True), GateClient(socket)
+    daemon = build_daemon(paths, gate=gate)
+    try:
+        server = build_http_server(daemon, "system", daemon.settings.api.listen)
+    except BaseException:
+        daemon.close()
+        raise
+    watch_state(daemon, paths, lock, server)
+    open_gate(daemon, gate, server)
+    _notify_ready()
+    become_subreaper()
+    try:
+        daemon.run()
+    finally:
+        gate.close()
+        server.close()
+        daemon.close()
+        lock.release()
+    return 0
+
+
+def _harden() -> None:
+    """Keep what this process knows of all users from others: no ptrace, no core dump.
+
+    Its limit of open files becomes the highest that it may have: users' connections need them.
+    """
+    import resource
+
+    from stoker.gate.process import forbid_tracing
+
+    forbid_tracing()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _notify_ready() -> None:
+    from stoker.gate.server import notify_ready
+
+    notify_ready()
 
 
 def _other_daemon(path: str, tries_left: int, holder: Exception) -> str | None:

@@ -7,12 +7,14 @@ import errno
 import logging
 import os
 import pwd
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stoker import __version__, places
 from stoker.core.events import Event
 from stoker.core.explain.forecast import ExpectedNode
+from stoker.core.launch.training_env import UID_MARK
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import GPU
 from stoker.core.state.state import State
@@ -30,9 +32,12 @@ from stoker.daemon.gpus.history import GpuHistory
 from stoker.daemon.gpus.monitor import GpuMonitor
 from stoker.daemon.gpus.recorder import GpuRecorder
 from stoker.daemon.http import credentials
+from stoker.daemon.http.auth import UserPeer
 from stoker.daemon.http.server import HttpServer
+from stoker.daemon.identities import Identities
 from stoker.daemon.identity_files import restore_files, save_files
 from stoker.daemon.metrics.scorer import TrialScorer
+from stoker.daemon.multiuser.gate_client import GateClient
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
@@ -42,7 +47,7 @@ from stoker.daemon.recovery import environments_in_use, recover_state
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.runtime.lazy import Lazy
 from stoker.daemon.runtime.reactor import EpollReactor
-from stoker.daemon.settings import Settings
+from stoker.daemon.settings import Settings, check_system_settings
 from stoker.daemon.settings import load as load_settings
 from stoker.daemon.state_files import StateFiles
 from stoker.daemon.state_lock import StateLock, on_shared_file_system
@@ -51,8 +56,11 @@ from stoker.engine import Engine
 from stoker.executors.clusters import KINDS
 from stoker.executors.launch.paths import ExecutorPaths
 from stoker.executors.linux.cgroup import Cgroups
+from stoker.executors.linux.gpu_locks import GpuLocks
 from stoker.executors.local.executor import LocalExecutor
+from stoker.executors.port import RecoverableAttempt
 from stoker.executors.report_tokens import ReportAccess, ReportTokens
+from stoker.executors.user.executor import UserExecutor
 from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import GpuUse, Reading
 from stoker.store.port import Store, StoreError, StoreFenced
@@ -98,11 +106,17 @@ def build_daemon(
     job_source: JobSource | None = None,
     db: str | None = None,
     idle_exit: float | None = None,
+    gate: GateClient | None = None,
 ) -> Daemon:
-    """Build a daemon that has read the state, probed the machine and recovered what runs."""
+    """Build a daemon that has read the state, probed the machine and recovered what runs.
+
+    With a gate, it is the daemon of all users: their processes run the jobs.
+    """
     # Warnings of a daemon in the foreground are shown; `feed` has a progress line to keep whole.
     daemon_log.configure(places.daemon_log(), logging.WARNING if job_source else logging.NOTSET)
     settings = load_settings()
+    if gate is not None:
+        check_system_settings(settings)
     daemon_log.set_level(settings.log.level)
     declared = f"{paths.state}/declared.json"
     is_given = gpus is not None or resources is not None
@@ -127,16 +141,32 @@ def build_daemon(
     faults = FaultTracker(system_clock)
     reactor = EpollReactor(faults)
     secret, blob = _as_shortage(store.secret), _as_shortage(store.blob)
-    local = LocalExecutor(
-        ExecutorPaths(run, paths.exits, paths.scripts, sockets), install, paths.supervisors,
-        reactor, secret, blob, settings.grace, Cgroups.find(), engine=settings.containers.engine,
-    )  # fmt: skip
     reports = _report_access(paths.state)
-    factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob, reports)
+    local: LocalExecutor | UserExecutor
+    factories: dict[str, ExecutorFactory] = {}
+    if gate is None:
+        logs, scripts = places.logs_dir(), paths.scripts
+        local = LocalExecutor(
+            ExecutorPaths(run, paths.exits, scripts, sockets), install, paths.supervisors, reactor,
+            secret, blob, settings.grace, Cgroups.find(), engine=settings.containers.engine,
+        )  # fmt: skip
+        factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob, reports)
+    else:
+        logs, scripts = (f"{settings.multiuser.users_dir}/{UID_MARK}/{name}"
+                         for name in ("logs", "scripts"))  # fmt: skip
+
+        def under_way(uid: int) -> list[RecoverableAttempt]:
+            return daemon.registry.under_way(uid)
+
+        local = UserExecutor(
+            install, reactor, secret, blob, under_way,
+            gate.start_executor, gate.release_if_unused, settings.grace,
+            GpuLocks(settings.multiuser.locks_dir, is_system=True), settings.containers.engine,
+        )  # fmt: skip
     daemon = assemble_daemon(
-        store, local, factories, reading, reactor, settings, facts.name,
-        places.logs_dir(), paths.scripts, faults, reports.tokens,
-        job_source or JobSource(), store_name, alerts, idle_exit,
+        store, local, factories, reading, reactor, settings, facts.name, logs, scripts, faults,
+        reports.tokens, job_source or JobSource(), store_name, alerts, idle_exit, paths.state,
+        settings.identities if gate is not None else None,
     )  # fmt: skip
     extra_gpus = _not_elsewhere(daemon.engine.state, facts.name, extra_gpus)
     if is_remembered:
@@ -209,14 +239,19 @@ def _factories(
 
 
 def assemble_daemon(
-    store: Store, local: LocalExecutor, factories: Mapping[str, ExecutorFactory],
+    store: Store, local: LocalExecutor | UserExecutor, factories: Mapping[str, ExecutorFactory],
     reading: Reading, reactor: EpollReactor, settings: Settings, node: str, logs: str, scripts: str,
     faults: FaultTracker, report_tokens: ReportTokens, job_source: JobSource,
     store_name: str = "", alerts: Iterable[str] = (), idle_exit: float | None = None,
+    state_dir: str = "", identities: Identities | None = None,
 ) -> Daemon:  # fmt: skip
-    """Build the parts of the loop, bottom up, around executors and a store."""
+    """Build the parts of the loop, bottom up, around executors and a store.
+
+    `state_dir` has the daemon's own files, by default where `logs` is. `identities` are the users
+    of a system daemon.
+    """
     engine = Engine(store, system_clock, faults)
-    directory = os.path.dirname(logs)
+    directory = state_dir or os.path.dirname(logs)
 
     def state() -> State:
         return engine.state
@@ -249,7 +284,7 @@ def assemble_daemon(
     sync = JournalSync(store, reactor)
     dispatcher = InstructionDispatcher(
         engine, registry, local.cancel_start, settings.grace, training.stops,
-        HookRunner(state, logs, settings.on_end, settings.on_empty), sync, faults,
+        HookRunner(state, f"{directory}/logs", settings.on_end, settings.on_empty), sync, faults,
     )  # fmt: skip
     scaler = Lazy(lambda: _build_scaler(daemon))
     forecasts = Lazy(lambda: _build_forecasts(daemon, scaler))
@@ -258,6 +293,9 @@ def assemble_daemon(
         store, store_name, alerts, local, settings, node, logs, registry, training, gpus,
         forecasts, faults,
     )  # fmt: skip
+    context.state_dir, context.identities = directory, identities
+    if isinstance(local, UserExecutor):
+        context.read_user_file = local.read_file
     notifier = Notifier(
         settings.notify, f"{directory}/notifications.db", state, lambda: engine.seq, context
     )
@@ -273,7 +311,7 @@ def assemble_daemon(
 
 
 def _build_context(
-    store: Store, store_name: str, alerts: Iterable[str], local: LocalExecutor,
+    store: Store, store_name: str, alerts: Iterable[str], local: LocalExecutor | UserExecutor,
     settings: Settings, node: str, logs: str, registry: ExecutorRegistry,
     training: TrainingMonitor, gpus: GpuMonitor, forecasts: Lazy[ForecastClient],
     faults: FaultTracker,
@@ -286,7 +324,7 @@ def _build_context(
 
     return RequestContext(
         store, logs, node, _user(), store_name=store_name, alerts=list(alerts),
-        container_engine=local.commands.engine, configured_nodes=configured_names, faults=faults,
+        container_engine=local.engine, configured_nodes=configured_names, faults=faults,
         notify_targets=lambda: settings.notify, sends_mail=lambda: can_send_mail(settings.notify),
         live=live, uploads=registry.uploads, jobs_being_read=training.metrics.jobs_being_read,
         forecast=lambda *job: forecasts.value.forecast(*job) if forecasts.value else None,
@@ -376,17 +414,38 @@ def keep_identity(daemon: Daemon, paths: DaemonPaths) -> None:
 def watch_state(daemon: Daemon, paths: DaemonPaths, lock: StateLock, server: HttpServer) -> None:
     """Have a running daemon create its files again when they are deleted."""
     local = daemon.local
-    older = local.exit_log.supervisors()
+    directories = [paths.run, os.path.dirname(server.path)]
+    older = set[int]()
+    if isinstance(local, LocalExecutor):
+        directories.append(local.paths.run)
+        older = local.exit_log.supervisors()
 
     def restore_exit_log() -> None:
-        local.exit_log.restore(older | local.supervisors.pids)
+        if isinstance(local, LocalExecutor):
+            local.exit_log.restore(older | local.supervisors.pids)
 
     files = StateFiles(
-        paths.state, [paths.run, local.paths.run, os.path.dirname(server.path)],
-        lock, server, daemon.store, daemon.reactor,
+        paths.state, directories, lock, server, daemon.store, daemon.reactor,
         lambda: daemon.sync.request(0.0), restore_exit_log,
     )  # fmt: skip
     daemon.watch_files(files)
+
+
+def open_gate(daemon: Daemon, gate: GateClient, server: HttpServer) -> None:
+    """Let users connect to a system daemon, and their processes run the jobs."""
+    local = daemon.local
+    assert isinstance(local, UserExecutor)
+
+    def serve(sock: socket.socket, uid: int, on_closed: Callable[[], None]) -> None:
+        server.take(sock, UserPeer(uid, on_closed))
+
+    def needs_process(uid: int) -> bool:
+        state = daemon.engine.state
+        has_jobs = any(spec.uid == uid for spec in state.specs.values())
+        has_sweeps = any(sweep.uid == uid for sweep in state.sweeps.values())
+        return has_jobs or has_sweeps or local.has_process(uid)
+
+    gate.open(daemon.reactor, local, serve, needs_process)
 
 
 def _as_shortage(read: ReadBlob) -> ReadBlob:

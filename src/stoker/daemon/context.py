@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from _blake2 import blake2b
 from collections.abc import Callable, Collection, Container, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -26,6 +27,34 @@ from stoker.store.port import JobQuery, Store
 WHO_MAY_CHANGE = "only its user, leaders of its group and administrators may change it"
 
 CommandHandler = Callable[[State, Instant], CommandResult]
+
+
+class FileData(Protocol):
+    """A part of a user's file, or why it cannot be read."""
+
+    @property
+    def data(self) -> bytes:
+        """The bytes."""
+
+    @property
+    def size(self) -> int:
+        """The size of the file; -1: unknown."""
+
+    @property
+    def changed_at(self) -> float:
+        """When the file was written last."""
+
+    @property
+    def error(self) -> str:
+        """Why it cannot be read; empty if it could."""
+
+
+ReadUserFile = Callable[[int, str, int, int, Callable[[FileData], None]], None]
+"""Reads a part of a file: uid, path, offset, size, and what to call with it."""
+
+
+def _no_users(*_: object) -> None:
+    raise CommandRejected("The files of this daemon's user are its own.", "failed")
 
 
 class RequestContext(Struct):
@@ -59,12 +88,21 @@ class RequestContext(Struct):
     """Returns the names of the targets of notifications."""
     sends_mail: Callable[[], bool] = lambda: True
     """Returns whether this machine can send e-mail."""
+    state_dir: str = ""
+    """The directory of the daemon's own files; empty: where `logs` is."""
+    read_user_file: ReadUserFile = _no_users
+    """Has the process of a user read a file, in system mode."""
     faults: FaultTracker | None = None
     """Internal errors of this daemon."""
     identities: Identities | None = None
     """Users of the machine and their rights, in system mode; None: there is one user."""
     caller: Caller | None = None
     """The user of this request, in system mode; None: the daemon itself."""
+
+    @property
+    def directory(self) -> str:
+        """The directory of the daemon's own files."""
+        return self.state_dir or os.path.dirname(self.logs)
 
     @property
     def is_system(self) -> bool:

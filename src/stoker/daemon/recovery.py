@@ -33,6 +33,7 @@ from stoker.daemon.settings import QueueLimits, Settings
 from stoker.daemon.sweeps.stored import load_sweep
 from stoker.daemon.training.cleanup import expired_checkpoints, remove_in_background
 from stoker.executors.local.recovery import discard_old_mark, mark_complete
+from stoker.executors.user.executor import UserExecutor
 from stoker.probes import host
 
 DAY_SECONDS = 86400
@@ -91,6 +92,9 @@ def _queue_defined(at: float, name: str, limits: QueueLimits) -> QueueDefined:
 
 def _recover_attempts(daemon: Daemon, same_boot: bool, run: str, boot: str) -> None:
     local = daemon.local
+    if isinstance(local, UserExecutor):  # the processes of the users have the traces of attempts
+        _recover_jobs(daemon, list(daemon.engine.state.running.values()), same_boot)
+        return
     discard_old_mark(run, boot)
     unknown = unknown_attempts.unknown_attempts(daemon.engine.state, daemon.context, local.recovery)
     known = [job for job in daemon.engine.state.running.values() if job.id not in unknown]
@@ -122,9 +126,7 @@ def _drop_proofs(daemon: Daemon) -> None:
     """Delete what proved ends that are on disk now."""
     if daemon.engine.has_unrecorded_events:
         return  # their proofs are all there is of them
-    local = daemon.local
-    local.exit_log.remove_ended(local.supervisors.pids, local.attempts)
-    local.recovery.remove_claims(daemon.engine.state.record.next_id)
+    daemon.local.drop_proofs(daemon.engine.state.record.next_id)
 
 
 def _events_after_loss(daemon: Daemon, at: float) -> list[Event]:
@@ -132,7 +134,7 @@ def _events_after_loss(daemon: Daemon, at: float) -> list[Event]:
     store, state, next_id = daemon.store, daemon.engine.state, daemon.store.id_floor()
     if store.warnings() or daemon.context.alerts:
         # Not all ids that were given out may be recorded: jobs that ran have logs.
-        next_id = max(next_id, _last_logged(daemon.context.logs) + 1)
+        next_id = max(next_id, _last_logged(f"{daemon.context.directory}/logs") + 1)
     events: list[Event] = []
     if next_id > state.record.next_id:
         events.append(IdsReserved(at=at, next_id=next_id))
@@ -163,7 +165,7 @@ def purge_leftovers(daemon: Daemon, at: float) -> None:
     """Remove reports and checkpoints of ended training jobs; all ends are on disk now."""
     state, reports = daemon.engine.state, daemon.training.cleanup
     reports.scan(state)
-    checkpoints = f"{os.path.dirname(daemon.context.logs)}/checkpoints"
+    checkpoints = f"{daemon.context.directory}/checkpoints"
     expired = expired_checkpoints(checkpoints, daemon.local.install, state, daemon.store, at)
     remove_in_background(reports.take_removable() + expired)
 

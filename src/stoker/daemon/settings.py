@@ -291,6 +291,10 @@ class MultiUserSettings(Struct, frozen=True):
     """Unix group of the administrators; root is one in any case."""
     private: PrivateFields = "all"
     """What users do not see of the jobs of others."""
+    users_dir: Text = "/var/lib/stoker-users"
+    """Where each user's logs and scripts are; `users_dir` of gate.toml."""
+    locks_dir: Text = "/run/stoker/gpus"
+    """Where the locks of GPUs are."""
 
 
 class GroupSettings(Struct, frozen=True):
@@ -435,6 +439,16 @@ def load() -> Settings:
     for name in settings.clusters.keys() & settings.nodes:
         raise _bad(f"clusters.{name}", f"[nodes.{name}] has the same name")
     return settings
+
+
+def check_system_settings(settings: Settings) -> None:
+    """Reject settings that a daemon of all users cannot have: it has no rights elsewhere."""
+    for kind in ("nodes", "clusters"):
+        if getattr(settings, kind):
+            raise BadValue(
+                f"config.toml: [{kind}] is for daemons of one user: in this version the daemon of"
+                " all users runs jobs on its own machine only."
+            )
 
 
 def _check_owner(path: str, status: os.stat_result) -> None:

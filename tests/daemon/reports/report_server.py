@@ -23,6 +23,7 @@ from stoker.daemon.http.auth import TCP_AUTH, AuthenticatedProtocol, TcpAuth
 from stoker.daemon.http.codec import ERROR_HANDLERS, AuthMiddleware
 from stoker.daemon.http.listeners import TcpListeners
 from stoker.daemon.http.sessions import Sessions
+from stoker.daemon.rights import Need
 from stoker.daemon.routes import reports
 from stoker.daemon.routes.app import OCTETS, ApiRoute, _endpoint
 from stoker.daemon.routes.report_rates import ReportRates
@@ -156,7 +157,7 @@ class ReportServer:
         receiver = ReportReceiver(self.box.monitor, registry)
         self.daemon = SimpleNamespace(reports=receiver, engine=self)
         self.report_rates = ReportRates()
-        route = ApiRoute("POST", "/report", reports.receive, ReportReply, OCTETS)
+        route = ApiRoute("POST", "/report", Need.VIEW, reports.receive, ReportReply, OCTETS)
         routes = [Route("/v1/report", _endpoint(self, route), methods=["POST"])]  # type: ignore[arg-type]
         app = AuthMiddleware(
             Starlette(routes=routes, exception_handlers=ERROR_HANDLERS),

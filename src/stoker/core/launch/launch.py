@@ -77,6 +77,7 @@ def launch(
     scripts: str, rank: int = 0, home: str = "", host: SubmitHost = NO_HOST,
 ) -> Launch:  # fmt: skip
     """Return the launch of one part of an attempt; `node` is that of the part."""
+    home, scripts = (training_env.of_user(path, spec) for path in (home, scripts))
     part = replace(placement.parts[rank], other_parts=())
     nodes = tuple(each.node for each in placement.parts)
     devices = [node.by_name[GPU, name] for name in part.names(GPU)]  # pools have no names
@@ -214,7 +215,7 @@ def _argv(
 def log_paths(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tuple[str, str | None]:
     """Return the files of stdout and stderr: by default one per attempt and part."""
     suffix = f".{job.attempt}" if job.attempt else ""
-    out = f"{logs}/{job.id}{suffix}.out{f'.{rank}' if rank else ''}"
+    out = f"{training_env.of_user(logs, spec)}/{job.id}{suffix}.out{f'.{rank}' if rank else ''}"
     if spec.output:
         out = fill_path(spec.output, job, spec, node, rank)
     return out, fill_path(spec.error, job, spec, node, rank) if spec.error else None

@@ -42,7 +42,7 @@ def slurm_variables(
         "SLURM_JOB_NAME": job.name,
         "SLURM_JOB_PARTITION": spec.queue,
         "SLURM_JOB_USER": spec.user,
-        "SLURM_JOB_UID": host.uid,
+        "SLURM_JOB_UID": host.uid if spec.uid is None else spec.uid,
         "SLURM_JOB_ACCOUNT": spec.account,
         "SLURM_JOB_START_TIME": int(at),
         "SLURM_JOB_END_TIME": int(at) + spec.limit if spec.limit is not None else None,

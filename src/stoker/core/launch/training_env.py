@@ -12,8 +12,15 @@ from stoker.core.model.spec import Spec
 BACKEND_VARIABLE = "PL_TORCH_DISTRIBUTED_BACKEND"
 TRAINING_MARK = "JOB_UUID"
 """Set for training jobs, and for no others."""
+UID_MARK = "{uid}"
+"""In a directory: stands for the uid of the job's user."""
 FIRST_PORT, PORT_COUNT = 29500, 2000
 """Rendezvous ports of jobs on one node; consecutive jobs use different ports."""
+
+
+def of_user(directory: str, spec: Spec) -> str:
+    """Return a directory with the uid of the job's user filled in, which system mode has."""
+    return directory.replace(UID_MARK, str(spec.uid)) if spec.uid is not None else directory
 
 
 def unique_id(token: str, job: int) -> str:
@@ -24,7 +31,7 @@ def unique_id(token: str, job: int) -> str:
 def checkpoint_directory(spec: Spec, home: str, unique: str) -> str:
     """Return the checkpoint directory of a job, which all its attempts share."""
     root = spec.training.snapshots if spec.training is not None else None
-    return f"{root or f'{home}/checkpoints'}/{unique}"
+    return f"{root or f'{of_user(home, spec)}/checkpoints'}/{unique}"
 
 
 def report_directory(home: str, job: Job) -> str:

@@ -16,7 +16,7 @@ from stoker.core.state.state import State
 from stoker.daemon.alarms.evidence import EvidenceCollector
 from stoker.daemon.alarms.log_scanner import LogScanner
 from stoker.daemon.runtime.clock import system_clock
-from stoker.daemon.views.placement import last_logs
+from stoker.daemon.views.placement import open_logs
 from stoker.engine import Instant
 from stoker.executors.reactor import Reactor, Timer
 from stoker.probes.gpu_reading import GpuUse
@@ -103,6 +103,8 @@ class AlarmMonitor:
         job = state.running.get(event.alarm.job or 0)
         if job is None or not job.pid or {part.node for part in job.parts} != {self._node}:
             return False
+        if state.spec(job).uid is not None:  # its processes belong to another user
+            return False
         return self._evidence.collect(event, job.pid)
 
     def _collect(self, state: State) -> list[Event]:
@@ -136,8 +138,7 @@ class AlarmMonitor:
         scanner = self._scanners.setdefault(AttemptId(job.id, job.attempt), LogScanner())
         spec, paths = state.spec(job), dict[str, None]()
         for rank, part in enumerate(job.parts):
-            logs = last_logs(job, spec, part.node, self._logs, rank)
-            paths |= dict.fromkeys(path for path in logs if path)
+            paths |= dict.fromkeys(open_logs(job, spec, part.node, self._logs, rank))
         size = scanner.read(*paths)
         sample = replace(sample, at=now.boot, log_size=size, log_has_nan=scanner.has_nan)
         # What a node does not send while it cannot be reached is not missing.

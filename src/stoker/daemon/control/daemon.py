@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from stoker.daemon.workers.forecast_client import ForecastClient
     from stoker.executors.local.executor import LocalExecutor
     from stoker.executors.report_tokens import ReportTokens
+    from stoker.executors.user.executor import UserExecutor
 
 MAX_SLEEP_SECONDS = 60.0
 """The wall clock can jump, so begin times are checked now and then."""
@@ -61,7 +62,7 @@ class Daemon:
         dispatcher: InstructionDispatcher,
         sync: JournalSync,
         publisher: Publisher,
-        local: LocalExecutor,
+        local: LocalExecutor | UserExecutor,
         registry: ExecutorRegistry,
         gpus: GpuMonitor,
         training: TrainingMonitor,

@@ -43,9 +43,10 @@ class HookRunner:
         if job is None or not command:
             return
         view = job_view(job, state.spec(job), state, system_clock(), self._logs)
+        log = view.log if state.spec(job).uid is None else None  # else hooks cannot read it
         values = {
             "event": "end", "job_id": view.label, "job_name": view.name, "state": view.state,
-            "code": view.result, "cause": view.cause, "log": view.log,
+            "code": view.result, "cause": view.cause, "log": log,
         }  # fmt: skip
         self._run(command, values, record_path(self._logs, id))
 

@@ -21,6 +21,7 @@ from stoker.core.queue.pending_queue import first_jobs, first_rows
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
+from stoker.daemon.rights import Access
 from stoker.daemon.sweeps.views import sweep_view
 from stoker.daemon.views import array_rows
 from stoker.daemon.views.alarm import alarm_views, job_alarms
@@ -233,6 +234,8 @@ class LogFiles(Struct, frozen=True):
     attempt: int
     out: str
     err: str | None
+    owner: int | None = None
+    """The uid of the user whose process reads them, in system mode."""
 
 
 def jobs_for_log(
@@ -241,10 +244,11 @@ def jobs_for_log(
 ) -> CommandResult:  # fmt: skip
     """Return the log files of the first selected job; by default of its last attempt."""
     job, spec = context.job_and_spec(context.resolve_one(selector, state), state)
+    context.require(Access.ALL, job, spec)
     number = _last_begun(job) if attempt is None else attempt
     node = _node_of(job, part) or context.node
     out, err = log_paths(replace(job, attempt=number), spec, node, context.logs, part)
-    return reply_only(LogFiles(job.id, number, out, err))
+    return reply_only(LogFiles(job.id, number, out, err, spec.uid))
 
 
 def _node_of(job: Job, part: int) -> str | None:
@@ -277,7 +281,8 @@ def job_for_metrics(
     context: RequestContext, selector: str, state: State, now: Instant
 ) -> CommandResult:
     """Return id, label and attempt of the only job that a selector names."""
-    job, _ = context.job_and_spec(context.resolve_one(selector, state), state)
+    job, spec = context.job_and_spec(context.resolve_one(selector, state), state)
+    context.require(Access.DETAILS, job, spec)
     count = len(context.resolve([selector], state))
     if count > 1:
         text = f"'{selector}' selects {count} jobs; name one of them, such as {job.label}."

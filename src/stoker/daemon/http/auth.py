@@ -15,6 +15,8 @@ from stoker.daemon.http.peer import peer_credentials
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+PEER = "peer"
+"""Key in a request's state: the UserPeer of a connection that the gate has passed on."""
 TCP_AUTH = "tcp_auth"
 """Key in a request's state: the TcpAuth of its connection. Requests over the socket have none."""
 ABORT = "abort"
@@ -31,11 +33,11 @@ class AuthenticatedProtocol(H11Protocol):
         self.client = ("", _peer_uid(transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end of a TCP connection."""
+        """Report the end of a TCP connection, or of one from the gate."""
         super().connection_lost(exc)
-        auth = self.app_state.get(TCP_AUTH)
-        if auth is not None:
-            auth.close()
+        for key in (TCP_AUTH, PEER):
+            if (ending := self.app_state.get(key)) is not None:
+                ending.close()
 
 
 def _peer_uid(transport: asyncio.Transport) -> int:
@@ -43,6 +45,20 @@ def _peer_uid(transport: asyncio.Transport) -> int:
         return peer_credentials(transport.get_extra_info("socket"))[1]
     except OSError:
         return -1
+
+
+class UserPeer:
+    """A user's connection to a system daemon: the uid that the gate has read from the kernel."""
+
+    def __init__(self, uid: int, on_close: Callable[[], None]) -> None:
+        self.uid = uid
+        self._on_close: Callable[[], None] | None = on_close
+
+    def close(self) -> None:
+        """Report that the connection has ended; safe to repeat."""
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
 
 class TcpAuth:
@@ -72,6 +88,15 @@ class TcpAuth:
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
+
+
+def peer_uid(scope: Scope) -> int:
+    """Return the uid of a request over a socket, as the kernel knows it; -1: unknown."""
+    peer: UserPeer | None = scope.get("state", {}).get(PEER)
+    if peer is not None:
+        return peer.uid
+    client = scope.get("client")
+    return client[1] if client else -1
 
 
 def tcp_auth(scope: Scope) -> TcpAuth | None:

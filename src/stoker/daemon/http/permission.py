@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker import wire
-from stoker.daemon.http.auth import TcpAuth, is_allowed, tcp_auth
+from stoker.daemon.http.auth import PEER, TcpAuth, is_allowed, peer_uid, tcp_auth
 from stoker.daemon.http.sessions import ACT, Session, Sessions
 from stoker.executors.report_tokens import ReportTokens
 from stoker.wire import is_loopback
@@ -19,6 +19,11 @@ from stoker.wire import is_loopback
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from stoker.daemon.identities import Identities
+    from stoker.daemon.rights import Caller
+
+CALLER = "caller"
+"""Key in a request's state: the Caller, in system mode."""
 SESSION = "session"
 """Key in a request's state: the Session of its cookie. Requests with other rights have none."""
 REPORT_PATH = f"{wire.PREFIX}/report"
@@ -84,17 +89,25 @@ def session_of(scope: Scope) -> Session | None:
     return session
 
 
+def caller_of(scope: Scope) -> Caller | None:
+    """Return the user of a request to a system daemon."""
+    caller: Caller | None = scope.get("state", {}).get(CALLER)
+    return caller
+
+
 def check_permission(
     scope: Scope, sessions: Sessions, names: Collection[str], open_paths: Collection[str],
-    report_tokens: ReportTokens,
+    report_tokens: ReportTokens, identities: Identities | None = None,
 ) -> Denial | None:  # fmt: skip
-    """Return why a request is rejected, None if it is allowed; note its session in its state.
+    """Return why a request is rejected, None if it is allowed; note session and caller.
 
     `names` are host names of this daemon besides the loopback ones; `open_paths` are served on
-    loopback ports without a token. `report_tokens` are those of attempts.
+    loopback ports without a token. `report_tokens` are those of attempts. `identities` are those
+    of a system daemon, which no token of the daemon itself gives access to.
     """
     headers, auth = Headers(scope), tcp_auth(scope)
-    if auth is not None and auth.check_token(scope["headers"]):
+    is_shared = auth is not None and (auth.only_metrics or identities is None)
+    if auth is not None and is_shared and auth.check_token(scope["headers"]):
         if auth.only_metrics and scope["path"] not in METRICS_PATHS:
             return Denial(403, "This port serves metrics only.")
         return None
@@ -103,16 +116,31 @@ def check_permission(
     if auth is not None and (scope["method"], scope["path"]) == ("POST", REPORT_PATH):
         return _check_report(scope, headers, auth, report_tokens)
     if auth is None:
-        client = scope.get("client")
-        if not is_allowed(client[1] if client else -1):
+        if PEER not in scope.get("state", {}) and not is_allowed(peer_uid(scope)):
             return Denial(403, "This daemon belongs to another user.")
         if not _is_forwarded(headers):
+            if identities is not None:
+                scope.setdefault("state", {})[CALLER] = identities.caller(peer_uid(scope))
             return None
     elif scope["path"] in open_paths and scope["method"] in SAFE_METHODS and _is_local(scope):
         return _check_host(headers, names)
     elif "authorization" in headers:
         return Denial(401, "This port requires a token: Authorization: Bearer TOKEN.")
-    return _check_browser(scope, headers, sessions, names)
+    denial = _check_browser(scope, headers, sessions, names)
+    return denial or (_note_owner(scope, identities) if identities is not None else None)
+
+
+def _note_owner(scope: Scope, identities: Identities) -> Denial | None:
+    """Note the user of a browser session; connections of other users may not use it."""
+    session = session_of(scope)
+    if session is None:  # the page itself, or the opening of a session
+        return None
+    if session.uid is None or (tcp_auth(scope) is None and peer_uid(scope) != session.uid):
+        return Denial(403, "This session belongs to another user.")
+    may_act = session.rights == ACT
+    caller = identities.caller(session.uid, may_act=may_act, is_local=False)
+    scope["state"][CALLER] = caller
+    return None
 
 
 def _check_report(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from stoker.daemon.http.auth import TcpAuth
+    from stoker.daemon.http.auth import TcpAuth, UserPeer
     from stoker.daemon.http.listeners import TcpListeners
     from stoker.executors.reactor import Reactor
 
@@ -50,6 +50,11 @@ class HttpServer:
         self._bind()
         self._thread: threading.Thread | None = None
         self._uvicorn: Any = None
+        self._waiting: list[tuple[socket.socket, UserPeer]] = []
+        """Connections of users that came while HTTP was being loaded."""
+        self._take_soon: Callable[[socket.socket, UserPeer], None] | None = None
+        self._lock = threading.Lock()
+        """Held while either is changed."""
         if addresses or metrics_addresses:
             self._listen(addresses, metrics_addresses)
         if lazy:
@@ -117,7 +122,7 @@ class HttpServer:
     def _serve(self) -> None:
         import uvicorn
 
-        from stoker.daemon.http.auth import TCP_AUTH, AuthenticatedProtocol
+        from stoker.daemon.http.auth import PEER, TCP_AUTH, AuthenticatedProtocol
         from stoker.daemon.http.listeners import TcpListeners
 
         listeners = self._listeners = self._listeners or TcpListeners(places.state_dir())
@@ -141,10 +146,56 @@ class HttpServer:
                 config=config, server_state=state, app_state={TCP_AUTH: auth}
             )
 
-        self._uvicorn = event_driven_uvicorn(
-            config, lambda: listeners.begin(tcp_protocol), listeners.close
-        )
+        def user_protocol(peer: UserPeer) -> Any:
+            state = self._uvicorn.server_state
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=state, app_state={PEER: peer}
+            )
+
+        def begin() -> None:
+            listeners.begin(tcp_protocol)
+            self._begin_to_take(user_protocol)
+
+        self._uvicorn = event_driven_uvicorn(config, begin, listeners.close)
         self._uvicorn.run(sockets=[self.socket])
+
+    # -- connections of a system daemon's users -------------------------------------------
+
+    def take(self, sock: socket.socket, peer: UserPeer) -> None:
+        """Serve a connection that the gate has accepted; called by the daemon's thread."""
+        with self._lock:
+            if self._take_soon is None:
+                self._waiting.append((sock, peer))
+                return
+        self._take_soon(sock, peer)
+
+    def _begin_to_take(self, protocol: Callable[[UserPeer], Any]) -> None:
+        """Serve the connections that wait, and later ones at once; called by the API thread."""
+        import asyncio
+
+        event_loop = asyncio.get_running_loop()
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def serve(sock: socket.socket, peer: UserPeer) -> None:
+            try:
+                await event_loop.connect_accepted_socket(lambda: protocol(peer), sock)
+            except OSError:
+                sock.close()
+                peer.close()
+
+        def begin(sock: socket.socket, peer: UserPeer) -> None:
+            task = event_loop.create_task(serve(sock, peer))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        def take_soon(sock: socket.socket, peer: UserPeer) -> None:
+            event_loop.call_soon_threadsafe(begin, sock, peer)
+
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._take_soon = take_soon
+        for sock, peer in waiting:
+            begin(sock, peer)
 
     def close(self) -> None:
         """Send the replies that are under way, then remove the socket."""

@@ -45,6 +45,8 @@ class Session(Struct, frozen=True, kw_only=True):
     """Whether it may read the output of jobs."""
     parent: str | None = None
     """The shared code that opened it."""
+    uid: int | None = None
+    """Its user, in system mode."""
 
     @property
     def is_expired(self) -> bool:
@@ -87,8 +89,9 @@ class Sessions:
             self._write()
 
     def create(
-        self, rights: str, seconds: float, note: str = "", share: bool = False, logs: bool = True
-    ) -> tuple[Session, str]:
+        self, rights: str, seconds: float, note: str = "", share: bool = False,
+        logs: bool = True, uid: int | None = None,
+    ) -> tuple[Session, str]:  # fmt: skip
         """Return a new session, not opened yet, and the code that opens it."""
         self._drop_expired()
         if len(self._sessions) >= MAX_SESSIONS or len(self._codes) >= MAX_CODES:
@@ -98,7 +101,7 @@ class Sessions:
         code, now = token_urlsafe(SECRET_BYTES), time.time()
         session = Session(
             id=token_hex(4), rights=rights, secret=_hash(code), created=now,
-            expires=now + seconds, share=share, note=note, logs=logs,
+            expires=now + seconds, share=share, note=note, logs=logs, uid=uid,
         )  # fmt: skip
         if share:
             self._add(session)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stoker.core.events import Event, ProcessExited
-from stoker.core.launch.launch import log_paths
 from stoker.core.state.state import State
+from stoker.daemon.views.placement import open_logs
 from stoker.executors.launch.container import CANNOT_RUN_HERE
 from stoker.executors.linux.oom import last_line
 
@@ -29,6 +29,6 @@ def _marked(event: Event, state: State, logs: str) -> Event:
     spec, rank = state.spec(job), event.part or 0
     if spec.container is None:
         return event
-    paths = log_paths(job, spec, job.placement.parts[rank].node, logs, rank)
+    paths = open_logs(job, spec, job.placement.parts[rank].node, logs, rank)
     lacks = last_line(CANNOT_RUN_HERE, *paths)
     return event if lacks is None else replace(event, lacks=lacks[:MAX_TEXT_LENGTH])

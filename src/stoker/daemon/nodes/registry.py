@@ -165,6 +165,17 @@ class ExecutorRegistry:
     def _recover_on(
         self, name: str, executor: Executor, jobs: Iterable[Job], node_restarted: bool = False
     ) -> None:
+        executor.recover(self._recoverable_on(name, jobs, node_restarted))
+
+    def under_way(self, uid: int) -> list[RecoverableAttempt]:
+        """Return the attempts of a user on this node that the journal has under way."""
+        state = self.state()
+        jobs = [job for job in state.running.values() if state.spec(job).uid == uid]
+        return self._recoverable_on(self.local_name, jobs)
+
+    def _recoverable_on(
+        self, name: str, jobs: Iterable[Job], node_restarted: bool = False
+    ) -> list[RecoverableAttempt]:
         state, attempts = self.state(), list[RecoverableAttempt]()
         for job in jobs:
             ended = {end.part for end in job.ends}
@@ -182,7 +193,7 @@ class ExecutorRegistry:
                         job, spec, out, err, rank if is_gang else None, checkpoints, node_restarted
                     )
                 )
-        executor.recover(attempts)
+        return attempts
 
     def _ranks_on(self, job: Job, name: str) -> list[int]:
         """Return the ranks of a job's parts on a node."""

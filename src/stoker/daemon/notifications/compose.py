@@ -13,7 +13,7 @@ from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.notifications.message import Message
 from stoker.daemon.views.job import last_lines
-from stoker.daemon.views.placement import last_logs, node_names
+from stoker.daemon.views.placement import node_names, open_logs
 from stoker.store.port import JobQuery
 
 LOG_LINES = 5
@@ -44,8 +44,8 @@ def job_end(job: Job, spec: Spec, logs: str) -> Message:
         lines.append(", ".join(f"{name} {value:.4g}" for name, value in shown))
     if job.advice:
         lines.append(job.advice)
-    out, err = last_logs(job, spec, (node_names(job) or [""])[0], logs)
-    log = last_lines(err or out, LOG_LINES) or (last_lines(out, LOG_LINES) if err else [])
+    paths = open_logs(job, spec, (node_names(job) or [""])[0], logs)
+    log = next(filter(None, (last_lines(path, LOG_LINES) for path in reversed(paths))), [])
     return Message(
         key=f"end/{job.id}/{job.attempt}",
         event="fail" if is_failure else "end",

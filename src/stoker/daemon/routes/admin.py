@@ -49,7 +49,7 @@ async def status(api: RouteContext, request: Request) -> Any:
                 api=wire.API_VERSION,
                 since=iso(daemon.since),
                 socket=places.socket_path(),
-                state_dir=os.path.dirname(api.context.logs),
+                state_dir=api.context.directory,
                 log=places.daemon_log(),
                 mode=api.mode,
                 draining=daemon.lifecycle.is_draining,

@@ -25,7 +25,8 @@ from stoker.daemon.http.codec import (
     read_body,
     reply,
 )
-from stoker.daemon.http.permission import METRICS_PATHS
+from stoker.daemon.http.permission import METRICS_PATHS, caller_of
+from stoker.daemon.rights import Need, refusal
 from stoker.daemon.routes import (
     admin,
     cluster,
@@ -42,7 +43,7 @@ from stoker.daemon.routes import (
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
 from stoker.daemon.routes.page_files import page_file
-from stoker.engine import CommandResult, Instant
+from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import alarm as al
 from stoker.schema import daemon as d
 from stoker.schema import estimate as e
@@ -77,6 +78,8 @@ class ApiRoute(NamedTuple):
 
     method: str
     path: str
+    need: Need
+    """What it requires of its caller, in system mode."""
     handler: RouteHandler
     """Its docstring describes the route."""
     reply: Any
@@ -120,88 +123,94 @@ JOB_FILTERS: dict[str, type] = {
     "select": list, "state": str, "user": str, "queue": str, "client": str, "limit": int,
 }  # fmt: skip
 
+VIEW, ACT, OWN, ADMIN, HOST = Need
+
+WITHOUT_CALLER = ("/report", "/sessions/open", "/metrics")
+"""Routes whose clients prove something else than their user: an attempt, a code, a token."""
+
 ROUTES = (
     # Jobs
-    ApiRoute("GET", "/jobs", jobs.list_jobs, j.JobList,
+    ApiRoute("GET", "/jobs", VIEW, jobs.list_jobs, j.JobList,
              query=JOB_FILTERS | {"tail": int, "fold": str, "arrays": str, "hook": str,
                     "estimate": str}),
-    ApiRoute("POST", "/jobs", jobs.submit, j.SubmitReply, r.Submit),
-    ApiRoute("GET", "/jobs/columns", columns.job_columns, v.JobColumns,
+    ApiRoute("POST", "/jobs", ACT, jobs.submit, j.SubmitReply, r.Submit),
+    ApiRoute("GET", "/jobs/columns", VIEW, columns.job_columns, v.JobColumns,
              query={"state": str, "user": str, "queue": str, "label": str, "sweep": int,
                     "text": str, "sort": str, "desc": str, "fold": str, "finished": str,
                     "offset": int, "limit": int}),
-    ApiRoute("GET", "/history", jobs.history, j.History,
+    ApiRoute("GET", "/history", VIEW, jobs.history, j.History,
              query=JOB_FILTERS | {"name": str, "since": str, "until": str}),
-    ApiRoute("GET", "/usage", usage.usage, u.UsageSummary,
+    ApiRoute("GET", "/usage", VIEW, usage.usage, u.UsageSummary,
              query={"by": str, "since": str, "until": str, "user": str, "queue": str,
                     "days": str}),
-    ApiRoute("GET", "/eta", jobs.eta, e.EstimateList, query={"select": list, "limit": int}),
-    ApiRoute("GET", "/jobs/{selector}/why", jobs.why, j.WhyView[str]),
-    ApiRoute("GET", "/jobs/{selector}/log", jobs.log, OCTETS,
+    ApiRoute("GET", "/eta", VIEW, jobs.eta, e.EstimateList, query={"select": list, "limit": int}),
+    ApiRoute("GET", "/jobs/{selector}/why", VIEW, jobs.why, j.WhyView[str]),
+    ApiRoute("GET", "/jobs/{selector}/log", VIEW, jobs.log, OCTETS,
              query={"stream": str, "follow": str, "tail": int, "since": int, "offset": int,
                     "attempt": int, "part": int}),
-    ApiRoute("GET", "/jobs/{selector}/metrics", jobs.metrics, j.MetricsReply,
+    ApiRoute("GET", "/jobs/{selector}/metrics", VIEW, jobs.metrics, j.MetricsReply,
              query={"names": str, "points": int}),
-    ApiRoute("GET", "/jobs/{selector}/usage", jobs.usage, g.UsageReply),
-    ApiRoute("POST", "/report", reports.receive, t.ReportReply, OCTETS,
+    ApiRoute("GET", "/jobs/{selector}/usage", VIEW, jobs.usage, g.UsageReply),
+    ApiRoute("POST", "/report", VIEW, reports.receive, t.ReportReply, OCTETS,
              query={"offset": int, "written": str}),
-    ApiRoute("POST", "/wait", jobs.wait, j.WaitReply, r.Wait),
-    ApiRoute("POST", "/cancel", command(job_actions.cancel), j.ActionReply, r.Cancel),
-    ApiRoute("POST", "/kill", command(job_actions.kill), j.ActionReply, r.Kill),
-    ApiRoute("POST", "/pause", command(job_actions.pause), j.ActionReply, r.Pause),
-    ApiRoute("POST", "/resume", command(job_actions.resume), j.ActionReply, r.Resume),
-    ApiRoute("POST", "/hold", command(job_actions.hold), j.ActionReply, r.Hold),
-    ApiRoute("POST", "/release", command(job_actions.release), j.ActionReply, r.Release),
-    ApiRoute("POST", "/retry", command(job_actions.retry), j.ActionReply, r.Retry),
-    ApiRoute("POST", "/edit", command(edit.edit), j.ActionReply, r.Edit),
-    ApiRoute("POST", "/move", command(reorder.move), j.ActionReply, r.Move),
-    ApiRoute("POST", "/jobs/dismiss", command(job_actions.dismiss), j.ActionReply, r.Dismiss),
-    ApiRoute("POST", "/history/hide", command(queues.hide_history), q.HiddenHistory, r.HideHistory),
+    ApiRoute("POST", "/wait", VIEW, jobs.wait, j.WaitReply, r.Wait),
+    ApiRoute("POST", "/cancel", ACT, command(job_actions.cancel), j.ActionReply, r.Cancel),
+    ApiRoute("POST", "/kill", ACT, command(job_actions.kill), j.ActionReply, r.Kill),
+    ApiRoute("POST", "/pause", ACT, command(job_actions.pause), j.ActionReply, r.Pause),
+    ApiRoute("POST", "/resume", ACT, command(job_actions.resume), j.ActionReply, r.Resume),
+    ApiRoute("POST", "/hold", ACT, command(job_actions.hold), j.ActionReply, r.Hold),
+    ApiRoute("POST", "/release", ACT, command(job_actions.release), j.ActionReply, r.Release),
+    ApiRoute("POST", "/retry", ACT, command(job_actions.retry), j.ActionReply, r.Retry),
+    ApiRoute("POST", "/edit", ACT, command(edit.edit), j.ActionReply, r.Edit),
+    ApiRoute("POST", "/move", ACT, command(reorder.move), j.ActionReply, r.Move),
+    ApiRoute("POST", "/jobs/dismiss", ACT, command(job_actions.dismiss), j.ActionReply, r.Dismiss),
+    ApiRoute("POST", "/history/hide", ADMIN, command(queues.hide_history), q.HiddenHistory,
+             r.HideHistory),
     # Sweeps
-    ApiRoute("GET", "/sweeps", jobs.list_sweeps, s.SweepList, query={"all": str}),
-    ApiRoute("POST", "/sweeps", jobs.submit_sweep, s.SweepReply, r.Sweep),
-    ApiRoute("GET", "/sweeps/{sweep}", jobs.show_sweep, s.SweepDetail),
-    ApiRoute("POST", "/sweeps/{sweep}", jobs.change_sweep, s.SweepView[str], r.ChangeSweep),
+    ApiRoute("GET", "/sweeps", VIEW, jobs.list_sweeps, s.SweepList, query={"all": str}),
+    ApiRoute("POST", "/sweeps", ACT, jobs.submit_sweep, s.SweepReply, r.Sweep),
+    ApiRoute("GET", "/sweeps/{sweep}", VIEW, jobs.show_sweep, s.SweepDetail),
+    ApiRoute("POST", "/sweeps/{sweep}", ACT, jobs.change_sweep, s.SweepView[str], r.ChangeSweep),
     # GPUs, nodes, queues
-    ApiRoute("GET", "/gpus", cluster.list_gpus, g.GpuList),
-    ApiRoute("GET", "/gpus/history", cluster.gpu_history, g.GpuHistoryReply,
+    ApiRoute("GET", "/gpus", VIEW, cluster.list_gpus, g.GpuList),
+    ApiRoute("GET", "/gpus/history", VIEW, cluster.gpu_history, g.GpuHistoryReply,
              query={"minutes": int, "step": int, "gpu": list}),
-    ApiRoute("GET", "/alarms", cluster.list_alarms, al.AlarmList),
-    ApiRoute("POST", "/thresholds", cluster.set_thresholds, g.Thresholds, r.Thresholds),
-    ApiRoute("GET", "/nodes", cluster.list_nodes, n.NodeList),
-    ApiRoute("POST", "/nodes", command(nodes.add), n.NodeAdded, r.AddNode),
-    ApiRoute("POST", "/nodes/remove", command(nodes.remove), n.NodeRemoved, r.RemoveNode),
-    ApiRoute("POST", "/nodes/refresh", cluster.refresh_nodes, n.NodeList, r.RefreshNodes),
-    ApiRoute("POST", "/nodes/check", cluster.check_node, n.NodeCheck, r.CheckNode),
-    ApiRoute("POST", "/drain", command(drain.drain), n.DrainReply, r.Drain),
-    ApiRoute("POST", "/undrain", command(drain.undrain), n.DrainReply, r.Undrain),
-    ApiRoute("GET", "/queues", cluster.list_queues, q.QueueList),
-    ApiRoute("POST", "/queues", command(queues.define_queue), q.QueueName, r.Queue),
-    ApiRoute("DELETE", "/queues/{name}", cluster.delete_queue, q.QueueName),
-    ApiRoute("GET", "/policies", cluster.list_policies, q.PolicyList),
-    ApiRoute("GET", "/what-if", what_if.what_if, dict[str, Any],
+    ApiRoute("GET", "/alarms", VIEW, cluster.list_alarms, al.AlarmList),
+    ApiRoute("POST", "/thresholds", ADMIN, cluster.set_thresholds, g.Thresholds, r.Thresholds),
+    ApiRoute("GET", "/nodes", VIEW, cluster.list_nodes, n.NodeList),
+    ApiRoute("POST", "/nodes", ADMIN, command(nodes.add), n.NodeAdded, r.AddNode),
+    ApiRoute("POST", "/nodes/remove", ADMIN, command(nodes.remove), n.NodeRemoved, r.RemoveNode),
+    ApiRoute("POST", "/nodes/refresh", ADMIN, cluster.refresh_nodes, n.NodeList, r.RefreshNodes),
+    ApiRoute("POST", "/nodes/check", ADMIN, cluster.check_node, n.NodeCheck, r.CheckNode),
+    ApiRoute("POST", "/drain", ADMIN, command(drain.drain), n.DrainReply, r.Drain),
+    ApiRoute("POST", "/undrain", ADMIN, command(drain.undrain), n.DrainReply, r.Undrain),
+    ApiRoute("GET", "/queues", VIEW, cluster.list_queues, q.QueueList),
+    ApiRoute("POST", "/queues", ADMIN, command(queues.define_queue), q.QueueName, r.Queue),
+    ApiRoute("DELETE", "/queues/{name}", ADMIN, cluster.delete_queue, q.QueueName),
+    ApiRoute("GET", "/policies", VIEW, cluster.list_policies, q.PolicyList),
+    ApiRoute("GET", "/what-if", VIEW, what_if.what_if, dict[str, Any],
              query={"policy": str, "parameter": list, "add": list, "remove": list,
                     "priority": list, "days": int}),
-    ApiRoute("POST", "/policies", command(policies.choose), q.PolicyChange, r.Policy),
+    ApiRoute("POST", "/policies", ADMIN, command(policies.choose), q.PolicyChange, r.Policy),
     # Notifications
-    ApiRoute("GET", "/notifications", notifications.list_targets, nt.TargetList),
-    ApiRoute("POST", "/notifications/test", notifications.send_test, nt.DeliveryReply,
+    ApiRoute("GET", "/notifications", VIEW, notifications.list_targets, nt.TargetList),
+    ApiRoute("POST", "/notifications/test", ADMIN, notifications.send_test, nt.DeliveryReply,
              r.TryTarget),
     # Browser sessions
-    ApiRoute("POST", "/sessions", sessions.create, w.SessionCode, r.CreateSession),
-    ApiRoute("POST", "/sessions/open", sessions.open_session, w.OpenedSession, r.OpenSession),
-    ApiRoute("GET", "/sessions", sessions.list_sessions, w.SessionList),
-    ApiRoute("DELETE", "/sessions/{id}", sessions.end, w.SessionEnded),
+    ApiRoute("POST", "/sessions", OWN, sessions.create, w.SessionCode, r.CreateSession),
+    ApiRoute("POST", "/sessions/open", VIEW, sessions.open_session, w.OpenedSession, r.OpenSession),
+    ApiRoute("GET", "/sessions", OWN, sessions.list_sessions, w.SessionList),
+    ApiRoute("DELETE", "/sessions/{id}", OWN, sessions.end, w.SessionEnded),
     # The daemon
-    ApiRoute("GET", "/daemon", admin.status, d.DaemonStatus),
-    ApiRoute("POST", "/daemon/stop", admin.stop, d.StopReply, r.Stop),
-    ApiRoute("POST", "/listen", admin.listen, d.ListenerView, r.Listen),
-    ApiRoute("DELETE", "/listen/{address}", admin.unlisten, d.ListenerClosed),
-    ApiRoute("POST", "/backup", admin.backup, d.BackupReply, r.Backup),
-    ApiRoute("GET", "/events", _events, EVENT_STREAM, query={"after": int}),
-    ApiRoute("GET", "/metrics", prometheus.metrics, PROMETHEUS_TEXT),
-    ApiRoute("GET", "/live", live.live, EVENT_STREAM, query={"topics": str, "since": int}),
-    ApiRoute("GET", "/openapi.json", _openapi, dict[str, Any]),
+    ApiRoute("GET", "/daemon", VIEW, admin.status, d.DaemonStatus),
+    ApiRoute("POST", "/daemon/stop", HOST, admin.stop, d.StopReply, r.Stop),
+    ApiRoute("POST", "/listen", HOST, admin.listen, d.ListenerView, r.Listen),
+    ApiRoute("DELETE", "/listen/{address}", HOST, admin.unlisten, d.ListenerClosed),
+    ApiRoute("POST", "/backup", HOST, admin.backup, d.BackupReply, r.Backup),
+    ApiRoute("GET", "/events", VIEW, _events, EVENT_STREAM, query={"after": int}),
+    ApiRoute("GET", "/metrics", VIEW, prometheus.metrics, PROMETHEUS_TEXT),
+    ApiRoute("GET", "/live", VIEW, live.live, EVENT_STREAM, query={"topics": str, "since": int}),
+    ApiRoute("GET", "/openapi.json", VIEW, _openapi, dict[str, Any]),
 )  # fmt: skip
 
 
@@ -219,14 +228,30 @@ def build_app(daemon: Daemon, mode: str, listeners: TcpListeners) -> ASGIApp:
     settings = daemon.settings
     open_paths = METRICS_PATHS if settings.metrics.open else ()
     names = frozenset(settings.api.names)
-    return AuthMiddleware(app, api.sessions, names, open_paths, daemon.report_tokens)
+    return AuthMiddleware(
+        app, api.sessions, names, open_paths, daemon.report_tokens, daemon.context.identities
+    )
+
+
+def _for_caller(api: RouteContext, route: ApiRoute, request: Request) -> RouteContext:
+    """Return the context with the user of a request, in system mode; reject what it may not do."""
+    if route.path in WITHOUT_CALLER or not api.context.is_system:
+        return api
+    caller = caller_of(request.scope)
+    if caller is None:
+        raise CommandRejected("This needs a user of this machine.", "permission")
+    why = refusal(route.need, caller)
+    if why is not None:
+        raise CommandRejected(why, "permission")
+    return api.for_caller(caller)
 
 
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        own = _for_caller(api, route, request)
         has_json = route.body is not None and not isinstance(route.body, str)
         body = (await read_body(request, route.body),) if has_json else ()
-        value = await route.handler(api, request, *body)
+        value = await route.handler(own, request, *body)
         return value if isinstance(value, Response) else reply(value)
 
     return endpoint

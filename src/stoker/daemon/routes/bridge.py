@@ -10,13 +10,17 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.handlers import nodes
 from stoker.daemon.http.sessions import Sessions
 from stoker.daemon.metrics.store import MetricsStore
+from stoker.daemon.rights import Caller
 from stoker.daemon.routes.event_stream import EncodedEvents
 from stoker.daemon.routes.live_hub import LiveHub
 from stoker.daemon.routes.report_rates import ReportRates
@@ -74,7 +78,13 @@ class RouteContext:
         """Held while a what-if simulation runs."""
         self._reopen_ports()
         self.report_rates = ReportRates()
-        self.metrics = MetricsStore(os.path.dirname(daemon.context.logs))
+        self.metrics = MetricsStore(daemon.context.directory)
+
+    def for_caller(self, caller: Caller) -> RouteContext:
+        """Return a copy for the requests of one user of a system daemon."""
+        api = copy(self)
+        api.context = replace(self.context, caller=caller)
+        return api
 
     async def ask(self, handler: CommandHandler) -> Any:
         """Return the reply of a handler, or raise its rejection."""

@@ -26,7 +26,8 @@ from stoker.daemon.http.codec import (
 )
 from stoker.daemon.metrics.store import DEFAULT_POINTS, MAX_POINTS
 from stoker.daemon.routes.bridge import RouteContext, reply_future, signal_future
-from stoker.daemon.routes.log_stream import follow, start_of_tail, start_since
+from stoker.daemon.routes.log_stream import follow, part_reader, start_of_tail, start_since
+from stoker.daemon.routes.user_files import user_part_reader
 from stoker.daemon.submission.submit import submit_jobs
 from stoker.daemon.sweeps import queries as sweep_queries
 from stoker.daemon.sweeps.submit import handle_submit_sweep
@@ -76,7 +77,7 @@ async def list_jobs(api: RouteContext, request: Request) -> Any:
         jobs += await api.ask(partial(queries.list_views, api.context, page, job_filter.tail))
     jobs = [replace(job, members=members[job.id]) if job.id in members else job for job in jobs]
     if is_set(query.get("hook")):
-        jobs = [replace(job, hook=_hook(job, api.context.logs)) for job in jobs]
+        jobs = [replace(job, hook=_hook(job, f"{api.context.directory}/logs")) for job in jobs]
     return JobList(jobs=jobs, **listing)
 
 
@@ -152,19 +153,20 @@ async def log(api: RouteContext, request: Request) -> Response:
     part = parse_number(query.get("part"), "part")
     files = await api.ask(partial(queries.jobs_for_log, api.context, selector, attempt, part))
     path = files.err if query.get("stream") == "err" and files.err else files.out
+    read = part_reader(path) if files.owner is None else user_part_reader(api, files.owner, path)
     start = 0
     if query.get("tail"):
-        start = start_of_tail(path, parse_number(query["tail"], "tail"))
+        start = await start_of_tail(read, parse_number(query["tail"], "tail"))
     elif query.get("offset"):
         start = parse_number(query["offset"], "offset")
     elif query.get("since"):
-        start = start_since(path, parse_number(query["since"], "since"))
+        start = await start_since(read, parse_number(query["since"], "since"))
     is_over = None
     if is_set(query.get("follow")):
         # The registry is used by the handler only, in the daemon's thread.
         over = partial(queries.is_attempt_over, files.job, files.attempt, api.daemon.registry)
         is_over = partial(api.ask, over)
-    body = follow(path, start, is_over)
+    body = follow(read, start, is_over)
     return StreamedReply(body, headers=HEADERS, media_type="application/octet-stream")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
 
 CHUNK_BYTES = 1 << 16
 MIN_POLL_SECONDS = 0.05
@@ -14,40 +15,63 @@ while a client follows it."""
 MAX_POLL_SECONDS = 0.25
 
 
-def start_of_tail(path: str, lines: int) -> int:
-    """Return the offset at which the last lines begin."""
+class FilePart(NamedTuple):
+    """A part of a file, and what is known of the file."""
+
+    data: bytes = b""
+    size: int = 0
+    changed_at: float = 0.0
+
+
+ReadPart = Callable[[int, int], Awaitable[FilePart]]
+"""Returns a number of bytes from an offset on, at most; of an unreadable file, nothing."""
+
+
+def part_reader(path: str) -> ReadPart:
+    """Return what reads a file of this daemon's user."""
+
+    async def read(offset: int, size: int) -> FilePart:
+        return _read(path, offset, size)
+
+    return read
+
+
+def _read(path: str, offset: int, size: int) -> FilePart:
     try:
         with open(path, "rb") as file:
-            at = end = os.fstat(file.fileno()).st_size
-            data = b""
-            while at > 0 and data.count(b"\n") <= lines:
-                step = min(CHUNK_BYTES, at)
-                at -= step
-                file.seek(at)
-                data = file.read(step) + data
+            status = os.fstat(file.fileno())
+            file.seek(offset)
+            return FilePart(file.read(size), status.st_size, status.st_mtime)
     except OSError:
-        return 0
+        return FilePart()
+
+
+async def start_of_tail(read: ReadPart, lines: int) -> int:
+    """Return the offset at which the last lines begin."""
+    at = end = (await read(0, 0)).size
+    data = b""
+    while at > 0 and data.count(b"\n") <= lines:
+        step = min(CHUNK_BYTES, at)
+        at -= step
+        data = (await read(at, step)).data + data
     tail = data.splitlines(keepends=True)[-lines:] if lines else []
     return end - sum(map(len, tail))
 
 
-def start_since(path: str, seconds: int) -> int:
+async def start_since(read: ReadPart, seconds: int) -> int:
     """Return the start of a log that was written in the last seconds, else its end."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0
-    return 0 if time.time() - status.st_mtime <= seconds else status.st_size
+    part = await read(0, 0)
+    return 0 if time.time() - part.changed_at <= seconds else part.size
 
 
 async def follow(
-    path: str, start: int, is_over: Callable[[], Awaitable[bool]] | None = None
+    read: ReadPart, start: int, is_over: Callable[[], Awaitable[bool]] | None = None
 ) -> AsyncIterator[bytes]:
     """Yield a log as it grows, until its attempt is over; without `is_over`, as it is now."""
     at, pause = start, MIN_POLL_SECONDS
     ended = is_over is None or await is_over()
     while True:
-        data = _read(path, at)
+        data = (await read(at, CHUNK_BYTES)).data
         if data:
             at += len(data)
             pause = MIN_POLL_SECONDS
@@ -58,12 +82,3 @@ async def follow(
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, MAX_POLL_SECONDS)
             ended = await is_over()  # before reading, so that the last bytes are not missed
-
-
-def _read(path: str, at: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(at)
-            return file.read(CHUNK_BYTES)
-    except OSError:
-        return b""

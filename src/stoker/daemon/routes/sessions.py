@@ -12,6 +12,7 @@ from stoker.daemon.http.permission import Headers, cookie_name
 from stoker.daemon.http.sessions import Session
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.views.format import iso
+from stoker.engine import CommandRejected
 from stoker.schema import requests
 from stoker.schema.session import (
     OpenedSession,
@@ -24,7 +25,9 @@ from stoker.schema.session import (
 
 async def create(api: RouteContext, request: Request, body: requests.CreateSession) -> Any:
     """Return a code that opens a browser session."""
-    session, code = api.sessions.create(body.rights, body.seconds, body.note, body.share, body.logs)
+    session, code = api.sessions.create(
+        body.rights, body.seconds, body.note, body.share, body.logs, api.context.uid
+    )
     return SessionCode(
         id=session.id, code=code, rights=session.rights, expires=iso(session.expires)
     )
@@ -34,8 +37,9 @@ async def open_session(api: RouteContext, request: Request, body: requests.OpenS
     """Open a browser session with a code; set its cookie."""
     session, cookie = api.sessions.open(body.code)
     reply = OpenedSession(
-        id=session.id, rights=session.rights, expires=iso(session.expires), user=api.context.user
-    )
+        id=session.id, rights=session.rights, expires=iso(session.expires),
+        user=_user_of(api, session),
+    )  # fmt: skip
     response = Response(encode(reply), 200, HEADERS, "application/json")
     secure = request.scope.get("scheme") == "https"
     name = cookie_name(Headers(request.scope).host[1], secure)
@@ -46,14 +50,30 @@ async def open_session(api: RouteContext, request: Request, body: requests.OpenS
     return response
 
 
+def _user_of(api: RouteContext, session: Session) -> str:
+    identities = api.context.identities
+    if identities is None or session.uid is None:
+        return api.context.user
+    return identities.user(session.uid).name
+
+
 async def list_sessions(api: RouteContext, request: Request) -> Any:
-    """Return all browser sessions and shared codes."""
-    return SessionList(sessions=[_view(api, session) for session in api.sessions.all()])
+    """Return all browser sessions and shared codes; to users of a system daemon, their own."""
+    return SessionList(
+        sessions=[_view(api, session) for session in api.sessions.all() if _may_end(api, session)]
+    )
+
+
+def _may_end(api: RouteContext, session: Session) -> bool:
+    return api.context.is_admin or session.uid == api.context.uid
 
 
 async def end(api: RouteContext, request: Request) -> Any:
     """End a browser session, or a shared code with all its sessions."""
     id = request.path_params["id"]
+    named = [each for each in api.sessions.all() if id in (each.id, each.parent)]
+    if not all(_may_end(api, session) for session in named):
+        raise CommandRejected("This session belongs to another user.", "permission")
     api.sessions.end(id)
     return SessionEnded(id=id)
 

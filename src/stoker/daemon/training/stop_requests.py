@@ -77,5 +77,9 @@ class StopRequests:
 
 
 def is_local(job: Job, state: State) -> bool:
-    """Return True if the first part of a job, which writes the report, is on this node."""
-    return job.placement is not None and job.placement.node not in state.record.remotes
+    """Return True if the daemon itself reads the report of a job, which its first part writes.
+
+    A report on another node, or of another user, is sent to the daemon.
+    """
+    is_here = job.placement is not None and job.placement.node not in state.record.remotes
+    return is_here and state.spec(job).uid is None

@@ -10,6 +10,7 @@ from msgspec.json import decode
 
 from stoker import places
 from stoker.core.explain.why import reason, unreachable_since
+from stoker.core.launch.training_env import of_user
 from stoker.core.model.job import FAILED_STATES, NO_PROGRESS, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
@@ -51,6 +52,7 @@ def job_view(
     silent = unreachable_since(state, job) if state is not None else {}
     names, seconds = node_names(job), elapsed(job, now)
     out, err = last_logs(job, spec, names[0] if names else "", logs)
+    reads_tail = tail and job.state in FAILED_STATES and spec.uid is None
     measured = live(job.id) if _trains(job, spec) else {}
     return JobView(
         id=job.id,
@@ -111,18 +113,21 @@ def job_view(
         training=training_view(job, spec, state, now.wall, logs, measured),
         log=out,
         error_log=err,
-        log_bytes=places.file_size(out),
+        log_bytes=places.file_size(out) if spec.uid is None else 0,
         external_id=UNSET if job.external_id is None else job.external_id,
         hosts=UNSET if job.external_id is None else list(job.hosts),
-        attach=_terminal(job) if spec.pty and job.state is JobState.RUNNING else UNSET,
+        attach=_terminal(job, spec, logs) if spec.pty and job.state is JobState.RUNNING else UNSET,
         alarms=(job_alarms(state, job.id) if state is not None else []) or UNSET,
         advice=job.advice or UNSET,
-        tail=_tail(out, err, tail) if tail and job.state in FAILED_STATES else UNSET,
+        tail=_tail(out, err, tail) if reads_tail else UNSET,
     )
 
 
-def _terminal(job: Job) -> str | None:
-    """Return the socket of a job's terminal, once there is one."""
+def _terminal(job: Job, spec: Spec, logs: str) -> str | None:
+    """Return the socket of a job's terminal, once there is one; that of another user is private."""
+    if spec.uid is not None:
+        home = of_user(os.path.dirname(logs), spec)
+        return terminal_path(f"{home}/run", job.id, job.attempt)
     path = terminal_path(os.path.dirname(places.socket_path()), job.id, job.attempt)
     return path if os.path.exists(path) else None
 

@@ -36,6 +36,16 @@ def parts_view(job: Job, spec: Spec, state: State | None, logs: str) -> list[Par
     return parts
 
 
+def open_logs(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> list[str]:
+    """Return the output files of the last attempt that the daemon may open itself.
+
+    In system mode these are none: a user may have put a link or a pipe there.
+    """
+    if spec.uid is not None:
+        return []
+    return [path for path in last_logs(job, spec, node, logs, rank) if path]
+
+
 def last_logs(job: Job, spec: Spec, node: str, logs: str, rank: int = 0) -> tuple[str, str | None]:
     """Return the log paths of a part; between two attempts, those of the ended one."""
     if job.started_at is None and job.past:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import convert
 
+from stoker import places
 from stoker.core.launch import training_env as contract
 from stoker.core.measurement.estimator import (
     Estimate,
@@ -36,7 +37,7 @@ def training_view(
     if spec.training is None and job.progress is NO_PROGRESS:
         return None
     training, progress = spec.training or Training(), job.progress
-    unique = contract.unique_id(_install(dirname(logs)), job.id)
+    unique = contract.unique_id(_install(places.install_path()), job.id)
     known = Estimate(profile_key(job, spec))
     if state is not None and job.id in state.jobs:
         known = estimate(state.record.profiles, state.cluster, job, spec, at)
@@ -75,10 +76,10 @@ def training_view(
 
 
 @cache
-def _install(home: str) -> str:
+def _install(path: str) -> str:
     """Return the id of this installation, which is part of every job's unique id."""
     try:
-        with open(f"{home}/install", encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
         return ""

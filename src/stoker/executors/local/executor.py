@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -111,6 +111,11 @@ class LocalExecutor(Executor):
         """Parts of gangs that are started when all parts are ready."""
         self.unacknowledged: set[AttemptId] = set()
         """Attempts with claims that may be deleted once their ends are on disk."""
+
+    @property
+    def engine(self) -> str:
+        """The container engine to use; empty: podman or docker."""
+        return self.commands.engine
 
     def open(self, sink: ExecutorSink) -> None:
         """Begin to listen to the supervisors and to report to this sink."""
@@ -446,6 +451,14 @@ class LocalExecutor(Executor):
         known.oom_kills_before = self.oom.before()
         self.attempts[known.id] = known
         return known
+
+    def drop_proofs(self, next_id: int, kept: Collection[AttemptId] = ()) -> None:
+        """Delete what proved ends that are on disk; `next_id` is that of the next job.
+
+        The ends of attempts in `kept` are not on disk.
+        """
+        self.exit_log.remove_ended(self.supervisors.pids, {*self.attempts, *kept})
+        self.recovery.remove_claims(next_id, kept)
 
     def close(self) -> None:
         """Let the supervisors go; their attempts continue."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-PRIVATE, READABLE = ("run", "exits", "scripts", "checkpoints", "library"), ("logs",)
-"""The daemon reads logs with the rights of its group, and nothing else."""
+NAMES = ("run", "exits", "scripts", "checkpoints", "library", "training", "logs")
 
 
 class UserDirectories:
@@ -18,10 +17,5 @@ class UserDirectories:
 
     def create(self) -> None:
         """Create what is missing."""
-        for name in (*PRIVATE, "training"):
+        for name in NAMES:
             os.makedirs(f"{self.root}/{name}", 0o700, exist_ok=True)
-        for name in READABLE:
-            path = f"{self.root}/{name}"
-            os.makedirs(path, 0o750, exist_ok=True)
-            # Whatever the umask is; setgid, so that logs belong to the group of the daemon.
-            os.chmod(path, 0o2750)  # noqa: S103 - its group is the daemon's

@@ -278,6 +278,14 @@ class UserExecutor(Executor):
 
     # -- processes ----------------------------------------------------------------------
 
+    def has_process(self, uid: int) -> bool:
+        """Return whether a user has a process, or needs one."""
+        return self.processes.get(uid) is not None or self._needs_process(uid)
+
+    def request_again(self) -> None:
+        """Repeat the requests for processes: the gate that had them has ended."""
+        self.processes.request_again()
+
     def recover(self, attempts: Sequence[RecoverableAttempt]) -> None:
         """Find out what became of attempts that an earlier daemon started."""
         for each in attempts:

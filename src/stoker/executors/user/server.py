@@ -160,8 +160,7 @@ class UserServer:
     def _drop_proofs(self, message: wire.DropProofs) -> None:
         local = self.local
         kept = {*local.attempts, *local.unacknowledged}
-        local.exit_log.remove_ended(local.supervisors.pids, kept)
-        local.recovery.remove_claims(message.next_id, kept)
+        local.drop_proofs(message.next_id, kept)
         self.reports.remove_others(kept)
 
     def _start(self, message: wire.Start) -> None:

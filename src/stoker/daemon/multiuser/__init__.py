@@ -1,0 +1,1 @@
+"""System mode: the connection to the gate."""
