@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from benchmarks.golden.cluster import Arrival, JobBehaviour, SimulatedCluster
 from stoker.core import events as e
 from stoker.core.model.dependency import Clause, Dependency
+from stoker.core.model.limits import Limits, Subject, SubjectKind
 from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.core.model.spec import EarlySignal, Retry, Spec, Training
 from stoker.core.model.sweep import EarlyStoppingRule, Sweep
@@ -176,6 +177,38 @@ def fair_share(build: WorkloadBuilder) -> Nodes:
             queue=build.random.choice(("default", "shared")),
         )  # fmt: skip
     return [make_node(number, 8) for number in range(3)]
+
+
+def limits(build: WorkloadBuilder) -> Nodes:
+    """Users and a group with limits of their own, each user and a queue, some of which change."""
+    build.choose_policy("planner")
+    build.choose_policy("backfill", queue="batch")
+
+    def limit(type: SubjectKind, name: str, id: int | None = None, **values: Any) -> None:
+        subject = Subject(type, name, id)
+        build.add(e.LimitsSet(at=build.time, subject=subject, limits=Limits(**values)))
+
+    limit("user", "*", max_gpus=12_000, gpu_hours=150)
+    limit("user", "a", 1, max_running=4, max_gpus=16_000)
+    limit("queue", "batch", max_job_gpus=4000, gpu_memory=8 * GPU_MEMORY)
+    for number in range(300):
+        build.advance(300.0)
+        if number == 100:
+            for uid in (2, 3):
+                build.add(e.GroupsRecorded(at=build.time, uid=uid, groups=(7,)))
+            limit("group", "g", 7, max_gpus=14_000)
+        elif number == 200:
+            limit("user", "a", 1)
+        gpus, uid = build.gpus(), build.random.choice((1, 2, 3))
+        most = 8000 if build.random.random() < 0.2 else None
+        queue = build.random.choice(("default", "batch"))
+        build.submit(
+            gpu_request(gpus, max_amount=most if gpus < 8 else None), build.training(gpus),
+            user="-abc"[uid], uid=uid, queue=queue, priority=int(build.random.random() < 0.1),
+            limit=int(24 * HOUR) if queue == "batch" else None,
+        )  # fmt: skip
+    limit("queue", "batch")
+    return [make_node(number, 8) for number in range(4)]
 
 
 def gangs(build: WorkloadBuilder) -> Nodes:
@@ -355,6 +388,7 @@ WORKLOADS: dict[str, Callable[[WorkloadBuilder], Nodes]] = {
     "queues": queues,
     "priorities": priorities,
     "fair share": fair_share,
+    "limits": limits,
     "gangs": gangs,
     "sweeps": sweeps,
     "memory": memory,

@@ -26,7 +26,9 @@ def identities(private: Private = "all") -> Identities:
         return User(NAMES.get(uid, str(uid)), frozenset({uid, *GROUPS.get(uid, ())}))
 
     groups = {"vision": VISION, "stoker-admin": ADMINS}
-    return Identities("stoker-admin", private, {"vision": ("lea",)}, user, groups.get)
+    uids = {name: uid for uid, name in NAMES.items()}
+    leaders = {"vision": ("lea",)}
+    return Identities("stoker-admin", private, leaders, user, groups.get, find_uid=uids.get)
 
 
 def caller(uid: int, **more: Any) -> Caller:

@@ -32,6 +32,9 @@ def state_as_dict(state: State) -> dict[str, Any]:
         "stoppable": sorted(state.preemptible),
         "dependents": {id: sorted(waiting) for id, waiting in state.dependents.items() if waiting},
         "queues": (state.quotas.queue_running, state.quotas.queue_gpus, state.quotas.array_running),
+        "limits": {
+            key: (sorted(jobs), state.limits.use(key)) for key, jobs in state.limits.running.items()
+        },
         "deadlines": sorted(id for id in state.jobs if state.deadlines.time_of(id) < inf),
         "nodes": [
             (node.name, node.unavailable_reason)

@@ -42,6 +42,7 @@ GROUPS = {
     },
     "Manage": {
         "policy": "show or set the scheduling policy of a queue",
+        "limit": "list or set limits of users, groups and queues",
         "drain": "start no more jobs on a GPU or node",
         "undrain": "use a drained GPU or node again",
         "daemon": "start, stop, restart or inspect the daemon",
@@ -87,7 +88,7 @@ PACKAGES = {
     "control": (
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
     ),
-    "cluster": ("gpus", "nodes", "drain", "undrain", "policy", "simulate", "what-if"),
+    "cluster": ("gpus", "nodes", "drain", "undrain", "policy", "limit", "simulate", "what-if"),
     "admin": ("daemon", "notify", "db", "completion", "__complete"),
 }  # fmt: skip
 MODULES = {

@@ -257,6 +257,14 @@ class Client:
             "/policies", {"queue": queue, "name": name, "parameters": dict(parameters or {})}
         )
 
+    def limits(self) -> JsonObject:
+        """List the limits of users, groups and queues."""
+        return self._get("/limits")
+
+    def set_limits(self, subject: str, **limits: object) -> JsonObject:
+        """Set limits of a user, a group (`@NAME`) or a queue (`queue:NAME`)."""
+        return self._post("/limits", {"subject": subject, **limits})
+
     def hide_history(self, client: str) -> JsonObject:
         """Hide earlier jobs from the history of a compatibility command."""
         return self._post("/history/hide", {"client": client})

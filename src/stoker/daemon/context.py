@@ -10,11 +10,12 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.json import encode
 
-from stoker.core.events import Event, JobLoaded, SpecRecorded, TrialsLoaded
+from stoker.core.events import Event, GroupsRecorded, JobLoaded, SpecRecorded, TrialsLoaded
 from stoker.core.explain.forecast import StartEndEstimate
 from stoker.core.model.job import Job
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, Trial, trial_of
+from stoker.core.state.limits import AppliedLimits
 from stoker.core.state.state import State
 from stoker.daemon.identities import Identities
 from stoker.daemon.rights import Access, Caller, access_to, may_manage
@@ -166,6 +167,29 @@ class RequestContext(Struct):
         """Reject a change of what belongs to a user, as `belongs` says, if the caller may not."""
         if not self.may_manage(owner):
             raise CommandRejected(f"{belongs}; {WHO_MAY_CHANGE}.", "permission")
+
+    def group_events(self, uid: int | None, state: State, at: float) -> list[Event]:
+        """Return the event that records the groups of a user, if they have changed."""
+        if uid is None or self.identities is None:
+            return []
+        groups = self._sorted_groups(uid)
+        if state.record.groups.get(f"user:{uid}") == groups:
+            return []
+        return [GroupsRecorded(at=at, uid=uid, groups=groups)]
+
+    def _sorted_groups(self, uid: int | None) -> tuple[int, ...]:
+        if uid is None or self.identities is None:
+            return ()
+        return tuple(sorted(self.identities.user(uid).groups))
+
+    def limits_of(self, spec: Spec, state: State) -> list[AppliedLimits]:
+        """Return the limits of a job, by the groups that its user has now."""
+        return list(state.limits.of(spec, self._sorted_groups(spec.uid)))
+
+    def require_admin(self, what: str) -> None:
+        """Reject a change that only administrators may make."""
+        if not self.is_admin:
+            raise CommandRejected(f"Only administrators may {what}; ask one of them.", "permission")
 
     def check_priority(self, priority: int | None, usual: int) -> None:
         """Reject a priority above the usual one: it would delay the jobs of other users."""

@@ -35,11 +35,12 @@ class Identities:
         find_user: Callable[[int], User] | None = None,
         find_group: Callable[[str], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        find_uid: Callable[[str], int | None] | None = None,
     ) -> None:  # fmt: skip
         """`leaders` are names of users by group."""
         self.admin_group, self.private, self._leaders = admin_group, private, leaders
         self._find_user, self._find_group = find_user or _user, find_group or _group
-        self._clock = clock
+        self._find_uid, self._clock = find_uid or _uid, clock
         self._users: dict[int, tuple[float, User]] = {}
         self._groups: dict[str, tuple[float, int | None]] = {}
 
@@ -55,7 +56,12 @@ class Identities:
         """Return a user; one that the system does not know has no groups."""
         return self._cached(self._users, uid, self._find_user)
 
-    def _gid(self, group: str) -> int | None:
+    def uid(self, name: str) -> int | None:
+        """Return the uid of a user by name."""
+        return self._find_uid(name)
+
+    def gid(self, group: str) -> int | None:
+        """Return the gid of a group by name."""
         return self._cached(self._groups, group, self._find_group)
 
     def _cached(self, table: dict[K, tuple[float, V]], key: K, find: Callable[[K], V]) -> V:
@@ -68,11 +74,11 @@ class Identities:
         return entry[1]
 
     def _is_in(self, user: User, group: str) -> bool:
-        return bool(group) and self._gid(group) in user.groups
+        return bool(group) and self.gid(group) in user.groups
 
     def _led_by(self, user: User) -> frozenset[int]:
         names = (group for group, leaders in self._leaders.items() if user.name in leaders)
-        gids = map(self._gid, names)
+        gids = map(self.gid, names)
         return frozenset(gid for gid in gids if gid is not None)
 
 
@@ -85,6 +91,13 @@ def _user(uid: int) -> User:
     with contextlib.suppress(OSError):
         groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return User(entry.pw_name, frozenset(groups))
+
+
+def _uid(name: str) -> int | None:
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
 
 
 def _group(name: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Word = Annotated[str, Meta(max_length=4096)]
 Words = Annotated[list[Word], Meta(max_length=10_000)]
@@ -216,6 +216,25 @@ class Queue(Body):
     max_job_gpus: Annotated[str, Meta(max_length=20)] | None = None
     new: bool = False
     """Reject the request if the queue exists."""
+
+
+class Limits(Body):
+    """Set limits of a user, a group or a queue."""
+
+    subject: Annotated[str, Meta(pattern=r"^(\*|@?[\w.-]{1,64}|queue:[\w.:-]{1,64})$")]
+    """`ana`, `@vision`, `queue:short`, or `*`: each user without limits of its own."""
+    max_gpus: Annotated[str, Meta(max_length=20)] | None = None
+    """`none`: no limit; the same for the others."""
+    max_running: Annotated[str, Meta(max_length=20)] | None = None
+    max_pending: Annotated[str, Meta(max_length=20)] | None = None
+    max_job_gpus: Annotated[str, Meta(max_length=20)] | None = None
+    max_time: Annotated[str, Meta(max_length=40)] | None = None
+    gpu_hours: Annotated[str, Meta(max_length=20)] | None = field(
+        default=None, name="gpu_hours_per_week"
+    )
+    gpu_memory: Annotated[str, Meta(max_length=20)] | None = None
+    clear: bool = False
+    """Remove all limits."""
 
 
 class Policy(Body):

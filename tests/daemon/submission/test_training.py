@@ -60,11 +60,11 @@ def test_a_queue_bounds_an_elastic_job(allowed: int, expected: int | None) -> No
     scenario = Scenario(gpus=8)
     scenario.tell(QueueDefined(at=1000.0, name="q", max_job_gpus=allowed))
     in_queue = spec(ResourceRequest(GpuRequest(2000, max_amount=8000)), queue="q")
-    assert limit_to_queue(scenario.state, in_queue).request == ResourceRequest(
+    assert limit_to_queue(scenario.state, in_queue, []).request == ResourceRequest(
         GpuRequest(2000, max_amount=expected)
     )
     free = spec(ResourceRequest(GpuRequest(2000, max_amount=8000)))
-    assert limit_to_queue(scenario.state, free) is free
+    assert limit_to_queue(scenario.state, free, []) is free
 
 
 def test_variables_set_by_the_user_win_for_distributed_jobs_only() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 VERBS_WITHOUT_JOBS = frozenset({
     "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
+    "limit",
     "completion", "simulate", "what-if", "top", "usage", "ui", "alarms", "notify",
 })  # fmt: skip
 SUBCOMMANDS = {
@@ -66,6 +67,8 @@ def candidates(words: list[str]) -> list[str]:
         return jobs()
     if verb == "policy":
         return policies()
+    if verb == "limit":
+        return limited()
     if subcommand:
         return sweeps()
     if verb == "sweep" and len(words) == 2:
@@ -90,6 +93,14 @@ def policies() -> list[str]:
     """Return the policies, with descriptions."""
     views = _request(lambda client: client.policies()).get("policies") or ()
     return [f"{view['name']}\t{clean(view['about'])}" for view in views]
+
+
+def limited() -> list[str]:
+    """Return the users, groups and queues with limits, and the queues without."""
+    views = _request(lambda client: client.limits()).get("limits") or ()
+    queues = _request(lambda client: client.queues()).get("queues") or ()
+    names = [clean(view["subject"]) for view in views]
+    return list(dict.fromkeys([*names, *(f"queue:{view['name']}" for view in queues)]))
 
 
 def sweeps() -> list[str]:

@@ -60,7 +60,7 @@ def max_gpus(state: State, job: Job) -> int:
     allowed = spec.request.gpus.max_amount or 0
     if spec.training is None or not spec.training.distributed:
         allowed = min(allowed, gpus_per_node(state) * THOUSAND)
-    return int(min(allowed, (state.gpu_quota_left(spec.queue) or 0) + held) // THOUSAND)
+    return int(min(allowed, state.quotas.max_gpus(spec, held)) // THOUSAND)
 
 
 def min_request(state: State, job: Job) -> ResourceRequest | None:

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from stoker.core.model.alarm import Alarm
 from stoker.core.model.job import Job
+from stoker.core.model.limits import Limits, Subject
 from stoker.core.model.profile import EpochTime
 from stoker.core.model.resources import NodeFacts, Placement
 from stoker.core.model.spec import JobCommand, Spec
@@ -553,6 +554,22 @@ class PolicyChosen(Event, frozen=True, kw_only=True):
     name: str = ""
     """Empty: the policy of `*`."""
     parameters: dict[str, float] = {}
+
+
+class LimitsSet(Event, frozen=True, kw_only=True):
+    """The limits of a user, a group or a queue were set; without any, removed."""
+
+    subject: Subject
+    limits: Limits = Limits()
+    gpu_time: dict[str, dict[int, float]] = {}
+    """GPU-seconds by user, group or queue and hour, as far as they were not counted before."""
+
+
+class GroupsRecorded(Event, frozen=True, kw_only=True):
+    """The unix groups of a user of a system daemon, as they are now."""
+
+    uid: int
+    groups: tuple[int, ...]
 
 
 class HistoryCleared(Event, tag="RecordsCleared", frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from stoker.core.placement.compatibility import for_node, is_compatible
 from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode
 from stoker.core.queue.pending_queue import first_jobs
+from stoker.core.state.limits import LimitHit
 from stoker.core.state.state import State
 
 T = TypeVar("T")
@@ -36,6 +37,9 @@ def unblocks(
     if job_class is None:
         return ()
     limit = state.quota_reason(job_class)
+    hit = state.quotas.limit_hit(job_class)
+    if hit is not None and hit.text == limit:
+        return _limit_ends(state, job, hit, at, boot, ends)
     if limit is not None:
         return (f"a job that counts towards the limit must end: {limit}",)
     request = state.startable_request(job, job_class, at)
@@ -69,6 +73,37 @@ def unblocks(
         when = f"overdue in {approximate_duration(overdue)}, then" if overdue else "it is overdue:"
         texts.append(f"{when} {effect}")
     return tuple(texts)
+
+
+def _limit_ends(
+    state: State, job: Job, hit: LimitHit, at: float, boot: float, ends: EndEstimate
+) -> tuple[str, ...]:
+    """Return when a limit no longer keeps a job from starting."""
+    request = state.class_request(job, state.pending.class_of[job.id])
+    limits = next(limits for key, _, limits in state.limits.of(state.spec(job)) if key == hit.key)
+    if hit.limit in ("max_time", "max_job_gpus"):
+        option = "--time" if hit.limit == "max_time" else "--gpus"
+        return (f"it asks for less: stoker edit {job.label} {option} ...",)
+    if limits.gpu_hours is not None and hit.limit == "gpu_hours":
+        free_at = state.limits.frees_at(hit.key, limits.gpu_hours, at)
+        if free_at is None and hit.key in state.limits.running:
+            return ("a job that counts towards the limit ends",)
+        if free_at is None:
+            return ("an administrator raises the limit: stoker limit",)
+        when = approximate_duration(free_at - at)
+        return (f"GPU-hours of a week ago no longer count in about {when}",)
+    holders = list(state.limits.running.get(hit.key, {}).values())
+    by_end = ((*_end(state, other, at, boot, ends), other) for other in holders)
+    soonest = sorted(by_end, key=itemgetter(0))
+    for count in range(1, len(soonest) + 1):
+        first = [other for _, _, other in soonest[:count]]
+        if state.limits.hit(state.spec(job), request, without=first) is None:
+            seconds, how, last = soonest[count - 1]
+            when = f" in {how} {approximate_duration(seconds)}"
+            if seconds == inf:
+                when = f": no estimate, because job {last.label} {how}"
+            return (f"{_jobs_do(first, 'end')}{when}",)
+    return ("an administrator raises the limit: stoker limit",)
 
 
 class _WhatIf:

@@ -15,6 +15,7 @@ from stoker.core.model.resources import GPU, ResourceRequest, describe
 from stoker.core.model.units import approximate_duration, format_duration
 from stoker.core.placement.infeasible import infeasibility_reason, max_parts
 from stoker.core.placement.placer import find_placement
+from stoker.core.queue.job_class import JobClass
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.eligibility import dependency_status_of
 from stoker.core.state.record import NOT_REACHED_YET
@@ -22,6 +23,17 @@ from stoker.core.state.state import State
 
 MIN_QUEUED_SECONDS = 60.0
 """Time in the queue of another scheduler after which it is shown."""
+
+
+LIMIT_CODES = {
+    "max_gpus": "AssocGrpGRES",
+    "max_running": "AssocGrpJobsLimit",
+    "max_job_gpus": "AssocMaxGRESPerJob",
+    "max_time": "AssocMaxWallDurationPerJobLimit",
+    "gpu_hours": "AssocGrpGRESMinutes",
+    "gpu_memory": "AssocGrpMemLimit",
+}
+"""Slurm's words for limits of users, groups and queues."""
 
 
 class Explanation(Struct, frozen=True):
@@ -67,7 +79,7 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
         return "Priority", "waiting for its turn"
     limit = state.quota_reason(job_class)
     if limit:
-        return ("JobArrayTaskLimit" if job_class.array else "QOSMaxJobsLimit"), limit
+        return _limit_code(state, job_class, limit), limit
     request = state.class_request(job, job_class)
     if request.nodes and not {*state.cluster.nodes, *state.record.remotes} & {*request.nodes}:
         gone = ", ".join(request.nodes)
@@ -85,6 +97,14 @@ def reason(state: State, job: Job, now: float) -> tuple[str | None, str | None]:
     if first is None:
         return "Resources", f"needs {describe(request)}"
     return "Priority", f"behind job {first.label}"
+
+
+def _limit_code(state: State, job_class: JobClass, text: str) -> str:
+    """Return Slurm's word for the limit that keeps a class from starting."""
+    hit = state.quotas.limit_hit(job_class)
+    if hit is not None and hit.text == text:
+        return LIMIT_CODES[hit.limit]
+    return "JobArrayTaskLimit" if job_class.array else "QOSMaxJobsLimit"
 
 
 def _allocation_text(state: State, job: Job, request: ResourceRequest) -> str | None:

@@ -47,7 +47,7 @@ def on_attempt_recovered(state: State, job: Job, event: e.AttemptRecovered) -> N
         return
     if job.holding:  # that attempt has ended, since there is a later one
         reranking.charge_end(state, job, event.at)
-        job.usage += learning.attempt_usage(state, job, event.at, None) or NO_USAGE
+        job.usage += learning.end_usage(state, job, event.at, None) or NO_USAGE
         _release(state, job)
     if job.state is not JobState.PENDING:
         transition(state, job, JobState.PENDING)
@@ -244,7 +244,7 @@ def conclude(
 ) -> do.Instructions:
     """End an attempt: release its devices, then requeue or finish the job."""
     reranking.charge_end(state, job, at)
-    usage = learning.attempt_usage(state, job, at, outcome)
+    usage = learning.end_usage(state, job, at, outcome)
     if job.progress is not NO_PROGRESS:
         learning.close_attempt(state, job, at, outcome.preempted)
     _release(state, job)

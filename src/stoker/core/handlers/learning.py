@@ -7,14 +7,13 @@ from msgspec.structs import replace
 from stoker.core import events as e
 from stoker.core.handlers.outcome import AttemptOutcome
 from stoker.core.measurement import estimator
-from stoker.core.measurement.estimator import allocated_gpus, training_stage
+from stoker.core.measurement.estimator import gpu_share, held_since, training_stage
 from stoker.core.measurement.gpu_memory import after_oom, gpus_of
 from stoker.core.model.alarm import OVER_REQUESTED
 from stoker.core.model.job import FAILED_STATES, NO_USAGE, GpuUsage, Job, JobState, Progress
 from stoker.core.model.profile import EMPTY_PROFILE, JobProfile
-from stoker.core.model.resources import GPU, Placement
+from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
-from stoker.core.model.units import THOUSAND
 from stoker.core.state.eligibility import requeue_all, update_eligibility
 from stoker.core.state.reranking import rerank_victim
 from stoker.core.state.state import State
@@ -232,35 +231,26 @@ def on_usage_measured(state: State, job: Job, event: e.UsageMeasured) -> None:
     )
 
 
-def gpu_share(state: State, placement: Placement) -> float:
-    """Return how many GPUs a placement holds; of a GPU shared by memory, its part of the memory."""
-    total = 0.0
-    for take, device in allocated_gpus(state.cluster, placement):
-        memory = device.facts.memory if device is not None else None
-        if take.is_shared:
-            total += min(take.memory / memory, 1.0) if memory else 1.0
-        else:
-            total += take.amount / THOUSAND
-    return total
-
-
 def usage_until(state: State, job: Job, at: float) -> GpuUsage:
     """Return the usage of the current attempt of a job until now."""
-    since = job.started_at if state.is_delegated(job) else job.allocated_at or job.started_at
+    since = held_since(state.cluster, job)
     if job.placement is None or since is None:
         return NO_USAGE
-    share = gpu_share(state, job.placement)
+    share = gpu_share(state.cluster, job.placement)
     if not share:
         return GpuUsage(cpu=job.measured.cpu, rss=job.measured.rss)
     held = round(share * max(at - since, 0.0), 3)
     return replace(job.measured, held=held)
 
 
-def attempt_usage(
-    state: State, job: Job, at: float, outcome: AttemptOutcome | None
-) -> GpuUsage | None:
-    """Return the usage of an attempt that ends now, None if nothing is known of it."""
+def end_usage(state: State, job: Job, at: float, outcome: AttemptOutcome | None) -> GpuUsage | None:
+    """Return the usage of an attempt that ends now, None if nothing is known of it.
+
+    Its GPU time is added to what counts for limits of GPU-hours.
+    """
     usage = usage_until(state, job, at)
+    if state.limits.charge(job, at):
+        state.changes.record()
     if not (usage.held or usage.rss):
         return None
     is_failure = (

@@ -9,6 +9,7 @@ from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import end_part
 from stoker.core.model.job import Job, PartEnd
+from stoker.core.model.limits import Limits, SubjectLimits
 from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
 from stoker.core.state import eligibility, reranking
 from stoker.core.state.node_updates import apply_node_marks, held_on, rejoin, rejoin_first_node
@@ -114,6 +115,29 @@ def on_queue_changed(state: State, event: e.QueueDefined | e.QueueDeleted) -> No
     if any(queue is not None and queue.resources for queue in (before, after)):
         rejoin_first_node(state)
     eligibility.requeue_all(state, None if state.record.missing_devices else event.name, event.at)
+
+
+def on_limits_set(state: State, event: e.LimitsSet) -> None:
+    """Set or remove the limits of a subject; running jobs continue."""
+    record, key = state.record, event.subject.key
+    is_set = event.limits != Limits()
+    _put(record.limits, key, SubjectLimits(event.subject, event.limits) if is_set else None)
+    record.gpu_time.update((key, dict(hours)) for key, hours in event.gpu_time.items())
+    _recount_limits(state, event.at)
+
+
+def on_groups_recorded(state: State, event: e.GroupsRecorded) -> None:
+    """Set the unix groups of a user."""
+    state.record.groups[f"user:{event.uid}"] = event.groups
+    if state.record.limits:
+        _recount_limits(state, event.at)
+
+
+def _recount_limits(state: State, at: float) -> None:
+    state.limits.recount(state.running.values())
+    state.limits.refresh(at)
+    state.pending.request_planning()
+    eligibility.requeue_all(state, None, at)
 
 
 def on_policy_chosen(state: State, event: e.PolicyChosen) -> None:

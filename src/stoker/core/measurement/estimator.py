@@ -15,6 +15,7 @@ from stoker.core.model.job import Job
 from stoker.core.model.profile import EMPTY_PROFILE, EpochTime, JobProfile, JobProfiles
 from stoker.core.model.resources import GPU, DeviceAllocation, Placement
 from stoker.core.model.spec import Spec
+from stoker.core.model.units import THOUSAND
 
 EWMA_WEIGHT = 0.4
 """Weight of a new measurement in the moving average."""
@@ -155,6 +156,26 @@ def allocated_gpus(
         for take in part.allocations:
             if take.type == GPU:
                 yield take, node.by_name.get((GPU, take.device)) if node is not None else None
+
+
+def held_since(cluster: Cluster, job: Job) -> float | None:
+    """Return since when the GPU time of the current attempt of a job counts."""
+    node = cluster.nodes.get(job.placement.node) if job.placement is not None else None
+    if node is not None and node.delegated:
+        return job.started_at
+    return job.allocated_at or job.started_at
+
+
+def gpu_share(cluster: Cluster, placement: Placement) -> float:
+    """Return how many GPUs a placement holds; of a GPU shared by memory, its part of the memory."""
+    total = 0.0
+    for take, device in allocated_gpus(cluster, placement):
+        memory = device.facts.memory if device is not None else None
+        if take.is_shared:
+            total += min(take.memory / memory, 1.0) if memory else 1.0
+        else:
+            total += take.amount / THOUSAND
+    return total
 
 
 def hardware(cluster: Cluster, placement: Placement) -> tuple[int, str]:

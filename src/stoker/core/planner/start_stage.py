@@ -66,8 +66,8 @@ class StartStage:
         for key, job_class, job, request in assignment.candidates():
             if self._admission.is_behind_blocked(job_class):
                 continue
-            quota = state.gpu_quota_left(job_class.queue)
-            if state.quota_reason(job_class) or quota is None or request.gpu_amount > quota:
+            quota = state.quotas.max_gpus(state.specs[job.spec], 0)
+            if state.quota_reason(job_class) or request.gpu_amount > quota:
                 self.has_unused_targets = True
                 continue
             yield Candidate(key, job, request)

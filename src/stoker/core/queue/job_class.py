@@ -25,6 +25,8 @@ class ClassKey(NamedTuple):
     """Only in queues with fair share, where all jobs of a user move together; else empty."""
     time_needed: int = 0
     """Seconds for which a node must exist for a start: not the time limit of a training job."""
+    owner: str = ""
+    """Key of the user, only if users or groups have limits."""
 
 
 ClassEntry = tuple[float, int, int]

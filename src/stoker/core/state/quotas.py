@@ -1,4 +1,4 @@
-"""Quotas: how many jobs and GPUs of a queue, an array or a sweep run at a time."""
+"""Quotas: how many jobs and GPUs of a queue, array, sweep, user or group run at a time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stoker.core.model.resources import Placement
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep
 from stoker.core.queue.job_class import JobClass
+from stoker.core.state.limits import LimitHit, LimitTracker
 
 
 class Quotas:
@@ -26,8 +27,10 @@ class Quotas:
         jobs: Mapping[int, Job],
         specs: Mapping[str, Spec],
         sweeps: Mapping[int, Sweep],
+        limits: LimitTracker,
     ) -> None:
         self._queues, self._jobs, self._specs, self._sweeps = queues, jobs, specs, sweeps
+        self._limits = limits
         self.queue_running = Counter[str]()
         """Running jobs by queue."""
         self.queue_gpus = Counter[str]()
@@ -45,7 +48,16 @@ class Quotas:
 
     def reason(self, job_class: JobClass) -> str | None:
         """Return the limit that keeps a class from starting, in words, or None."""
-        return self._array_reason(job_class) or self.queue_reason(job_class)
+        found = self._array_reason(job_class) or self.queue_reason(job_class)
+        if found is None and (hit := self.limit_hit(job_class)) is not None:
+            return hit.text
+        return found
+
+    def limit_hit(self, job_class: JobClass) -> LimitHit | None:
+        """Return the limit of its user, groups or queue that keeps a class from starting."""
+        if not self._limits.is_used or not job_class.entries:
+            return None
+        return self._limits.hit(self._specs[self._jobs[job_class.head].spec], job_class.request)
 
     def _array_reason(self, job_class: JobClass) -> str | None:
         if not job_class.array or not job_class.entries:
@@ -78,3 +90,7 @@ class Quotas:
         if limits.max_running is not None and self.queue_running[queue] >= limits.max_running:
             return None
         return inf if limits.max_gpus is None else limits.max_gpus - self.queue_gpus[queue]
+
+    def max_gpus(self, spec: Spec, held: int) -> float:
+        """Return the most thousandths of GPUs of a job that holds some and may get more."""
+        return min((self.gpus_left(spec.queue) or 0) + held, self._limits.gpus_left(spec, held))

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.model.alarm import Alarm
+from stoker.core.model.limits import SubjectLimits
 from stoker.core.model.profile import JobProfiles
 from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
 from stoker.core.model.units import THOUSAND
@@ -76,6 +77,13 @@ class ClusterRecord(Struct, omit_defaults=True):
     """Queues with a job that reported epochs."""
     alarms: dict[str, Alarm] = {}
     """Active alarms by their keys."""
+    limits: dict[str, SubjectLimits] = {}
+    """Limits of users, groups and queues by the keys of these."""
+    groups: dict[str, tuple[int, ...]] = {}
+    """Unix groups by the keys of users, as they were at the last submission."""
+    gpu_time: dict[str, dict[int, float]] = {}
+    """GPU-seconds of ended attempts in each hour since 1970, by the keys of users, groups and
+    queues with a limit of GPU-hours; a week of it."""
 
     def note_last(self, uid: int | None, first: int, count: int) -> None:
         """Note the newest submission, of all and of its user."""

@@ -19,6 +19,8 @@ def refresh_ranks(state: State, at: float) -> None:
         state.pending.request_planning()
     if state.pending.fair_share_users:
         _refresh_fair_share(state, at)
+    if state.limits.is_used and state.limits.refresh(at):
+        state.pending.request_planning()
     if state.memory.next_rebalance <= at:
         state.memory.next_rebalance = inf
         state.pending.request_planning()

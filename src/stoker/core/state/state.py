@@ -12,6 +12,7 @@ from stoker.core.cluster.fragmentation import ResourceDemand
 from stoker.core.measurement.estimator import profile_key, profile_of
 from stoker.core.measurement.gpu_memory import with_reserved_memory
 from stoker.core.model.job import FAILED_STATES, Job, JobState
+from stoker.core.model.limits import user_key
 from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, TrialBoard
@@ -27,6 +28,7 @@ from stoker.core.queue.job_class import ClassKey, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
 from stoker.core.running.thresholds import PreemptionThresholds
 from stoker.core.running.victims import VictimIndex, can_preempt
+from stoker.core.state.limits import LimitTracker
 from stoker.core.state.quotas import Quotas
 from stoker.core.state.record import ChangeSet, ClusterRecord, queue_devices
 from stoker.core.structures import SortedMap, TimerHeap
@@ -113,7 +115,8 @@ class State:
         """Finished jobs still in memory, oldest first."""
         self.unacknowledged: dict[int, None] = {}
         self.sweeps: dict[int, Sweep] = {}
-        self.quotas = Quotas(self.record.queues, self.jobs, self.specs, self.sweeps)
+        self.limits = LimitTracker(self.record, self.specs, self.cluster)
+        self.quotas = Quotas(self.record.queues, self.jobs, self.specs, self.sweeps, self.limits)
         self.quota_reason = self.quotas.reason
         self.gpu_quota_left = self.quotas.gpus_left
         self.boards: dict[int, TrialBoard] = {}
@@ -147,11 +150,12 @@ class State:
         array = (job.array or job.id) if is_throttled else 0
         fair_weight = self.pending.queue_fair_weight[spec.queue] = self.policy_of(spec.queue).fair
         user = job.user if fair_weight else ""
+        owner = user_key(spec.user, spec.uid) if self.limits.by_user else ""
         if self.backfill_mode(spec.queue) is BackfillMode.STRICT:
             # Only the head of a strict queue can start, so requests make no difference.
-            return ClassKey(None, job.priority, spec.queue, array, None, user)
+            return ClassKey(None, job.priority, spec.queue, array, None, user, owner=owner)
         request, needed = self.effective_request(job, spec), spec.time_needed
-        return ClassKey(request, job.priority, spec.queue, array, spec.limit, user, needed)
+        return ClassKey(request, job.priority, spec.queue, array, spec.limit, user, needed, owner)
 
     def preempts(self, job: Job) -> bool:
         """Whether a job's queue preempts among jobs of equal priority."""
@@ -282,9 +286,10 @@ class State:
         """Devices by queue: one object each, so that requests compare fast."""
 
     def _count(self, job: Job, placement: Placement, step: int) -> None:
-        """Count a start (+1) or an end (-1) of an attempt in the quotas."""
+        """Count a start (+1) or an end (-1) of an attempt in the quotas and limits."""
         self.pending.invalidate_head()
         self.quotas.count(job, placement, step)
+        self.limits.count(job, placement, step)
 
     def load(self, job: Job) -> None:
         """Add a job to memory."""

@@ -129,7 +129,8 @@ def next_timers(state: State, boot: float) -> tuple[float, float]:
         timers.append(state.rank_timers)
     first = [timer[0] for each in timers if (timer := each.next_time()) is not None]
     node_ends = (moment for moment, _ in _node_end_timers(state))
-    wall_time = min([state.memory.next_rebalance, *node_ends, *first])
+    hours = state.limits.next_refresh if len(state.pending) else inf
+    wall_time = min([state.memory.next_rebalance, hours, *node_ends, *first])
     return wall_time, _first_time(state, boot)
 
 

@@ -13,6 +13,7 @@ from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, record_spec, reply_only
 from stoker.daemon.handlers.job_actions import for_each_job
 from stoker.daemon.submission.checks import (
+    check_job_limits,
     check_satisfiable,
     check_upload_paths,
     check_user_options,
@@ -81,6 +82,8 @@ def _edit_pending(
     changed = replace(spec, request=options.request, **fields)
     check_satisfiable(state, state.effective_request(job, changed))
     check_user_options(context, fields)
+    if not context.is_admin:
+        check_job_limits(changed, context.limits_of(changed, state))
     context.check_priority(options.priority, job.priority)
     if not context.is_system:
         check_upload_paths(changed.directory, fields.get("transfer"))
@@ -114,7 +117,10 @@ def _edit_running(
     if "limit" in options.fields and limit is not None and (elapsed(job, now) or 0) >= limit:
         overdue.append(job.label)
     context.check_priority(options.priority, job.priority)
-    hash, events = record_spec(state, replace(spec, limit=limit), now.wall)
+    changed = replace(spec, limit=limit)
+    if not context.is_admin:
+        check_job_limits(changed, context.limits_of(changed, state))
+    hash, events = record_spec(state, changed, now.wall)
     priority = job.priority if options.priority is None else options.priority
     edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)
     return [*events, edited]

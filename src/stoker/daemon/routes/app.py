@@ -14,7 +14,16 @@ from starlette.routing import Route
 from stoker import wire
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
-from stoker.daemon.handlers import drain, edit, job_actions, nodes, policies, queues, reorder
+from stoker.daemon.handlers import (
+    drain,
+    edit,
+    job_actions,
+    limits,
+    nodes,
+    policies,
+    queues,
+    reorder,
+)
 from stoker.daemon.http.auth import abort_connection
 from stoker.daemon.http.codec import (
     ERROR_HANDLERS,
@@ -49,6 +58,7 @@ from stoker.schema import daemon as d
 from stoker.schema import estimate as e
 from stoker.schema import gpu as g
 from stoker.schema import job as j
+from stoker.schema import limits as li
 from stoker.schema import live as v
 from stoker.schema import node as n
 from stoker.schema import notification as nt
@@ -187,6 +197,8 @@ ROUTES = (
     ApiRoute("GET", "/queues", VIEW, cluster.list_queues, q.QueueList),
     ApiRoute("POST", "/queues", ADMIN, command(queues.define_queue), q.QueueName, r.Queue),
     ApiRoute("DELETE", "/queues/{name}", ADMIN, cluster.delete_queue, q.QueueName),
+    ApiRoute("GET", "/limits", VIEW, cluster.list_limits, li.LimitList),
+    ApiRoute("POST", "/limits", ADMIN, command(limits.change), li.LimitsChange, r.Limits),
     ApiRoute("GET", "/policies", VIEW, cluster.list_policies, q.PolicyList),
     ApiRoute("GET", "/what-if", VIEW, what_if.what_if, dict[str, Any],
              query={"policy": str, "parameter": list, "add": list, "remove": list,

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
 from stoker.daemon.gpus.history import MAX_AGE_SECONDS
-from stoker.daemon.handlers import nodes, policies, queries, queues
+from stoker.daemon.handlers import limits, nodes, policies, queries, queues
 from stoker.daemon.http.codec import parse_number
 from stoker.daemon.nodes.registry import MAX_REFRESH_SECONDS
 from stoker.daemon.routes.bridge import RouteContext, signal_future
@@ -102,6 +102,11 @@ async def list_queues(api: RouteContext, request: Request) -> Any:
 async def delete_queue(api: RouteContext, request: Request) -> Any:
     """Delete a named queue."""
     return await api.ask(partial(queues.delete_queue, request.path_params["name"]))
+
+
+async def list_limits(api: RouteContext, request: Request) -> Any:
+    """Return the limits of users, groups and queues, and what is used of them."""
+    return await api.ask(partial(limits.show, api.context))
 
 
 async def list_policies(api: RouteContext, request: Request) -> Any:

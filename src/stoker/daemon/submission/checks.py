@@ -13,6 +13,7 @@ from stoker.core.model.spec import FileTransfer, Spec
 from stoker.core.model.units import THOUSAND, BadValue, format_amount
 from stoker.core.options.notify import MAIL
 from stoker.core.placement.infeasible import infeasibility_reason, max_parts
+from stoker.core.state.limits import AppliedLimits, job_limit
 from stoker.core.state.record import NOT_REACHED_YET
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
@@ -129,6 +130,36 @@ def check_queue_limits(state: State, spec: Spec) -> None:
                 f" {queue.max_waiting}. Try again later.",
                 "queue_full",
             )
+
+
+def check_job_limits(spec: Spec, limits: list[AppliedLimits]) -> None:
+    """Reject a job that its user, a group of its user or its queue may never run."""
+    for key, subject, each in limits:
+        hit = job_limit(spec, key, subject, each)
+        if hit is not None:
+            raise CommandRejected(f"{hit.text[0].upper()}{hit.text[1:]}.", "impossible")
+
+
+def check_pending_limits(state: State, limits: list[AppliedLimits], count: int) -> None:
+    """Reject jobs of which too many would be pending for their user, group or queue."""
+    for key, subject, each in limits:
+        if each.max_pending is None:
+            continue
+        pending = pending_jobs(state, key)
+        if pending + count > each.max_pending:
+            raise CommandRejected(
+                f"{subject.text.capitalize()} may have {each.max_pending} pending jobs and has"
+                f" {pending}, so {count} more {'are' if count > 1 else 'is'} refused. Try again"
+                " later.",
+                "queue_full",
+            )
+
+
+def pending_jobs(state: State, key: str) -> int:
+    """Return the number of pending jobs of a user, a group or a queue."""
+    specs = {hash for hash, spec in state.specs.items() if key in state.limits.keys(spec)}
+    jobs = state.jobs.values()
+    return sum(job.state is JobState.PENDING and job.spec in specs for job in jobs)
 
 
 def check_satisfiable(state: State, request: ResourceRequest) -> None:

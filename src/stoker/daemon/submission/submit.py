@@ -19,6 +19,8 @@ from stoker.daemon.context import RequestContext, content_hash, record_spec, rep
 from stoker.daemon.selectors import selected_sweep
 from stoker.daemon.submission.checks import (
     check_command,
+    check_job_limits,
+    check_pending_limits,
     check_program,
     check_queue_limits,
     check_satisfiable,
@@ -33,6 +35,7 @@ from stoker.daemon.submission.training import (
     NO_GPU,
     keep_user_settings,
     limit_to_queue,
+    with_default_limit,
     without_gpus,
 )
 from stoker.daemon.views.format import iso
@@ -119,7 +122,10 @@ def prepare(
             wanted.warnings += unreachable_warnings(state, effective)
     check_queue_limits(state, spec)
     wanted.warnings += check_targets(context, spec)
-    spec = limit_to_queue(state, spec)
+    limits = context.limits_of(spec, state)
+    spec, notes = with_default_limit(limit_to_queue(state, spec, limits), limits)
+    wanted.warnings += notes
+    check_job_limits(spec, limits)
     hash, recorded = record_spec(state, spec, now.wall)
     queue = state.record.queues.get(spec.queue)
     if spec.queue != "default" and queue is None:
@@ -129,6 +135,7 @@ def prepare(
     priority = wanted.priority if wanted.priority is not None else usual
     depends_on = sorted(spec.dependency.jobs()) if spec.dependency is not None else []
     events = [*declared, *context.restore_jobs(depends_on, state, now.wall), *recorded]
+    events += context.group_events(spec.uid, state, now.wall)
     return PreparedSubmission(spec, hash, wanted, priority, events, blobs, {env_hash: environment})
 
 
@@ -149,6 +156,7 @@ def _build_result(
         if lines is not None:
             lines = lines * count
     first = state.record.next_id
+    check_pending_limits(state, context.limits_of(prepared.spec, state), count)
     if body.dry_run:
         return CommandResult(
             reply=lambda after: _dry_run_reply(

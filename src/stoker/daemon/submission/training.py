@@ -11,9 +11,10 @@ from stoker.core.launch.training_env import BACKEND_VARIABLE
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Spec, Training
-from stoker.core.model.units import THOUSAND, BadValue
+from stoker.core.model.units import THOUSAND, BadValue, format_duration
 from stoker.core.options.submit import ParsedOptions
 from stoker.core.placement.infeasible import max_parts
+from stoker.core.state.limits import AppliedLimits
 from stoker.core.state.state import State
 
 USER_SETTINGS = (BACKEND_VARIABLE, "OMP_NUM_THREADS")
@@ -75,11 +76,24 @@ def check_epochs(job: Job, fields: dict[str, Any], before: Training | None = Non
         )
 
 
-def limit_to_queue(state: State, spec: Spec) -> Spec:
-    """Limit the maximum size of an elastic job to what its queue allows one job."""
+def with_default_limit(spec: Spec, limits: list[AppliedLimits]) -> tuple[Spec, list[str]]:
+    """Return a spec with the longest time limit that it may have, if it has none; and a note."""
+    times = [(each.max_time, who.text) for _, who, each in limits if each.max_time is not None]
+    if spec.limit is not None or not times:
+        return spec, []
+    most, who = min(times)
+    note = f"no time limit was given, so it has that of {who}: {format_duration(most)}"
+    return replace(spec, limit=most), [note]
+
+
+def limit_to_queue(state: State, spec: Spec, limits: list[AppliedLimits]) -> Spec:
+    """Limit the maximum size of an elastic job to what its queue and user allow one job."""
     queue, gpus = state.record.queues.get(spec.queue), spec.request.gpus
-    if queue is None or queue.max_job_gpus is None or gpus is None or gpus.max_amount is None:
+    amounts = [each.max_job_gpus for _, _, each in limits]
+    amounts.append(queue.max_job_gpus if queue is not None else None)
+    most = [amount // THOUSAND * THOUSAND for amount in amounts if amount is not None]
+    if not most or gpus is None or gpus.max_amount is None:
         return spec
-    max_gpus = min(gpus.max_amount, queue.max_job_gpus // THOUSAND * THOUSAND)
+    max_gpus = min(gpus.max_amount, *most)
     gpus = replace(gpus, max_amount=max_gpus if max_gpus > gpus.amount else None)
     return replace(spec, request=replace(spec.request, gpus=gpus))

@@ -25,6 +25,7 @@ from stoker.core.model.sweep import CANCELLED, FAILED, EarlyStoppingRule, Sweep,
 from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext, content_hash, reply_only
+from stoker.daemon.submission.checks import check_pending_limits
 from stoker.daemon.submission.submit import PreparedSubmission, prepare
 from stoker.daemon.sweeps.stored import StoredSweep, trial_command
 from stoker.engine import CommandRejected, CommandResult, Instant
@@ -128,6 +129,8 @@ class _Submission:
         if known is not None and known.redefined(self._target()).target_reached:
             missing, requeued = [], []
             prepared.wanted.warnings.append("its target has already been reached")
+        limits = self.context.limits_of(spec, state)
+        check_pending_limits(state, limits, len(missing) + len(requeued))
         stored = StoredSweep(self.definition, spec, content_hash(encode(spec)))
         sweep = self._sweep(stored, len(existing) + len(missing))
         if self.body.dry_run:
