@@ -86,9 +86,11 @@ def test_targets_are_a_table(fake: FakeDaemon, stoker: Run) -> None:
         {"name": "mailto:ana@lab.org", "kind": "email", "on": [], "sent": 0, "pending": 0,
          "failed": 0, "error": None},
     ]  # fmt: skip
-    fake.answers["GET /v1/notifications"] = (200, {"targets": targets})
+    rules = [{"id": 4, "target": "me", "when": "sweep 17 done", "user": "ana", "note": None}]
+    fake.answers["GET /v1/notifications"] = (200, {"targets": targets, "rules": rules})
     lines = stoker("notify").stdout.splitlines()
-    assert lines[1].split()[:6] == ["lab", "slack", "fail,alarm", "3", "1", "2"]
+    assert lines[1].split()[:7] == ["lab", "slack", "fail,", "alarm", "3", "1", "2"]
+    assert lines[-1].split() == ["4", "me", "sweep", "17", "done", "ana"]
     assert lines[1].endswith("host answered 500")
     assert lines[2].split()[:3] == ["mailto:ana@lab.org", "email", "-"]
 
@@ -101,3 +103,13 @@ def test_a_test_message(fake: FakeDaemon, stoker: Run) -> None:
     done = stoker("notify", "test", "lab")
     assert (done.returncode, done.stderr) == (1, "stoker: lab: lab.org answered 404 Not Found\n")
     assert stoker("notify", "test").returncode == 2
+
+
+def test_a_rule_is_added_and_removed(fake: FakeDaemon, stoker: Run) -> None:
+    rule = {"id": 4, "target": "me", "when": "gpu free", "user": "ana", "note": "free now: box/0"}
+    fake.answers["POST /v1/notifications/rules"] = (200, rule)
+    fake.answers["DELETE /v1/notifications/rules/4"] = (200, rule | {"note": None})
+    done = stoker("notify", "me", "--when", "gpu free")
+    assert done.stderr == "stoker: rule 4: me when gpu free (free now: box/0)\n"
+    assert stoker("notify", "remove", "4").stderr == "stoker: rule 4: me when gpu free: removed\n"
+    assert stoker("notify", "--when", "gpu free").returncode == 2

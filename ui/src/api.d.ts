@@ -25,6 +25,11 @@ export interface AddNode {
   options: Record<string, string>;
 }
 
+export interface AddNotifyRule {
+  target: string;
+  when: string;
+}
+
 export interface AheadView {
   label: string;
   why: string;
@@ -421,6 +426,48 @@ export interface Kill {
   to_script: boolean;
 }
 
+export interface LimitList {
+  limits: LimitsView[];
+}
+
+export interface Limits {
+  subject: string;
+  max_gpus: string | null;
+  max_running: string | null;
+  max_pending: string | null;
+  max_job_gpus: string | null;
+  max_time: string | null;
+  gpu_hours_per_week: string | null;
+  gpu_memory: string | null;
+  clear: boolean;
+}
+
+export interface LimitsChange {
+  subject: string;
+  changed: boolean;
+  limits: LimitsView | null;
+  warnings: string[];
+}
+
+export interface LimitsView {
+  subject: string;
+  id: number | null;
+  max_gpus: string | null;
+  max_running: number | null;
+  max_pending: number | null;
+  max_job_gpus: string | null;
+  max_time: string | null;
+  max_time_seconds: number | null;
+  gpu_hours_per_week: number | null;
+  gpu_memory: number | null;
+  running: number;
+  pending: number;
+  gpus: string;
+  gpu_memory_used: number;
+  gpu_hours_used: number | null;
+  gpu_hours_free_at: string | null;
+}
+
 export interface Listen {
   address: string;
   tls: boolean;
@@ -730,6 +777,14 @@ export interface Retry {
   dry_run: boolean;
 }
 
+export interface RuleView {
+  id: number;
+  target: string;
+  when: string;
+  user: string;
+  note: string | null;
+}
+
 export interface SeriesSummary {
   count: number;
   last: (number | null)[];
@@ -880,6 +935,7 @@ export interface SweepView {
 
 export interface TargetList {
   targets: TargetView[];
+  rules: RuleView[];
 }
 
 export interface TargetView {

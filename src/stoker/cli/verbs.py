@@ -46,7 +46,7 @@ GROUPS = {
         "drain": "start no more jobs on a GPU or node",
         "undrain": "use a drained GPU or node again",
         "daemon": "start, stop, restart or inspect the daemon",
-        "notify": "list targets of notifications; send a test message",
+        "notify": "notify of jobs, sweeps, GPUs; list targets; send a test message",
         "db": "back up the database",
         "mcp": "serve jobs, GPUs and logs to an MCP client over stdin and stdout",
         "compat": "commands of other tools, run by stoker: grass, auto, simple_gpu_...",

@@ -191,6 +191,14 @@ class Client:
         """Send a test message to a target."""
         return self._post("/notifications/test", {"target": target})
 
+    def add_notify_rule(self, target: str, when: str) -> JsonObject:
+        """Notify a target of what a condition says: `sweep 17 done`, `gpu free`."""
+        return self._post("/notifications/rules", {"target": target, "when": when})
+
+    def remove_notify_rule(self, id: str) -> JsonObject:
+        """Remove a rule of notifications."""
+        return self._delete(f"/notifications/rules/{transport.quote(id)}")
+
     def usage_summary(self, **query: object) -> JsonObject:
         """Return GPU time by user, queue or another key: `by=...`, `since=...`."""
         return self._get("/usage", **query)

@@ -297,8 +297,9 @@ def assemble_daemon(
     if isinstance(local, UserExecutor):
         context.read_user_file = local.read_file
     notifier = Notifier(
-        settings.notify, f"{directory}/notifications.db", state, lambda: engine.seq, context
-    )
+        settings.notify, f"{directory}/notifications.db", state, lambda: engine.seq, context,
+        reactor, page_url=settings.api.url,
+    )  # fmt: skip
     publisher = _build_publisher(
         engine, registry, scaler, training, gpus, notifier, forecasts, faults
     )

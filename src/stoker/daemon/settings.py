@@ -15,6 +15,7 @@ from msgspec.structs import asdict, fields
 from stoker import places
 from stoker.core.measurement.foreign_use import Thresholds
 from stoker.core.model.alarm import ACTIONS, LIMITS, AlarmRule, AlarmRules, parse_words
+from stoker.core.model.notification import parse_condition
 from stoker.core.model.units import MAX_DURATION_SECONDS, BadValue, parse_amount, parse_duration
 from stoker.daemon.identities import Identities
 from stoker.daemon.listen_address import split
@@ -47,6 +48,14 @@ def _as_rule(name: str, value: Any) -> AlarmRule:
         return AlarmRule(kind, float(value))
     text = value if isinstance(value, str) else "on" if convert(value, bool) else "off"
     return parse_words(kind, text, name)
+
+
+def _as_conditions(value: Any) -> tuple[str, ...]:
+    for text in convert(value, list[str]):
+        _, selector = parse_condition(text)
+        if selector:
+            raise ValueError(selector)
+    return tuple(value)
 
 
 def _as_clock(value: Any) -> str:
@@ -130,9 +139,9 @@ SbatchOptions = Annotated[
     str, _meta('options of sbatch such as "-p gpu -A account", or a list of them', _as_sbatch)
 ]
 KeyPath = Annotated[str, _meta("the absolute path of a key (/ or ~), in quotes", pattern="^[/~]")]
-Events = Annotated[
-    tuple[Literal["start", "end", "fail", "requeue", "alarm", "empty"], ...],
-    _meta('a list of "start", "end", "fail", "requeue", "alarm", "empty"', _as_devices),
+Conditions = Annotated[
+    tuple[str, ...],
+    _meta('a list such as ["fail", "alarm idle", "before-limit 10m"]', _as_conditions),
 ]
 TargetKind = Annotated[
     Literal[
@@ -146,10 +155,11 @@ TargetKind = Annotated[
         "email",
         "desktop",
         "command",
+        "apprise",
     ],
     _meta(
         '"webhook", "slack", "discord", "teams", "mattermost", "ntfy", "telegram", "email",'
-        ' "desktop" or "command"'
+        ' "desktop", "command" or "apprise"'
     ),
 ]
 Level = Annotated[
@@ -177,6 +187,8 @@ class ApiSettings(Struct, frozen=True):
     listen: Addresses = []
     names: HostNames = ()
     """Host names by which browsers reach a port of this daemon."""
+    url: Text = ""
+    """The address of the web page, for links in notifications."""
 
 
 class MetricsSettings(Struct, frozen=True):
@@ -226,7 +238,7 @@ class NotifyTarget(Struct, frozen=True):
     """
 
     kind: TargetKind
-    on: Events = ()
+    on: Conditions = ()
     """What is sent about every job; jobs can ask for more with --notify."""
     url: Text = ""
     token: Text = ""

@@ -19,10 +19,23 @@ class TargetView(Struct, kw_only=True):
     """Why the last delivery failed; null after one that succeeded."""
 
 
+class RuleView(Struct, kw_only=True):
+    """A rule of notifications."""
+
+    id: int
+    target: str
+    when: str
+    user: str
+    note: str | None = None
+    """What is so already."""
+
+
 class TargetList(Struct, kw_only=True):
     """Reply of `GET /notifications`."""
 
     targets: list[TargetView]
+    rules: list[RuleView] = []
+    """Those that users have added."""
 
 
 class DeliveryReply(Struct, kw_only=True):

@@ -289,6 +289,13 @@ class TryTarget(Body):
     target: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
+class AddNotifyRule(Body):
+    """Notify a target, or an e-mail address, of what a condition says."""
+
+    target: Annotated[str, Meta(min_length=1, max_length=200)]
+    when: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
 class Thresholds(Body):
     """Change when a GPU counts as used by foreign processes."""
 

@@ -10,54 +10,18 @@ from typing import Any
 
 import pytest
 
-from daemon.handler_fixture import HandlerFixture
+from daemon.notifier_fixture import NotifierFixture
 from stoker.core import events as e
 from stoker.core.model.alarm import Alarm
 from stoker.core.model.units import BadValue
+from stoker.daemon.notifications import compose
 from stoker.daemon.notifications import notifier as module
-from stoker.daemon.notifications.message import SendJob
-from stoker.daemon.notifications.notifier import Notifier
 from stoker.daemon.notifications.outbox import Outbox
 from stoker.daemon.settings import NotifyTarget
 from stoker.engine import CommandRejected
 
 ALL = NotifyTarget(kind="ntfy", url="x", on=("end",))
 CHAT = NotifyTarget(kind="slack", url="https://chat", on=("fail", "alarm"))
-
-
-class NotifierFixture(HandlerFixture):
-    """Handlers with a notifier; deliveries are recorded."""
-
-    def __init__(self, directory: Path, **targets: NotifyTarget) -> None:
-        super().__init__(directory)
-        self.targets = targets
-        self.context.notify_targets = lambda: self.targets
-        self.sent: list[SendJob] = []
-        self.error: str | None = None
-        self.open()
-
-    def open(self) -> None:
-        self.notifier = Notifier(
-            self.targets, str(self.directory / "outbox.db"), lambda: self.state,
-            lambda: self.engine.seq, self.context, self._deliver,
-        )  # fmt: skip
-        self.notifier.start()
-
-    def _deliver(self, job: SendJob) -> str | None:
-        self.sent.append(job)
-        return self.error
-
-    def cycle(self, events: list[e.Event], commands: list[Any]) -> None:
-        super().cycle(events, commands)
-        if hasattr(self, "notifier"):
-            self.notifier.on_events(self.events)
-
-    def flush(self) -> list[tuple[str, str]]:
-        """Close, so that everything is delivered; return addresses or kinds, and titles."""
-        self.notifier.close()
-        return [
-            (job.target.get("to") or job.target["kind"], job.message.title) for job in self.sent
-        ]
 
 
 def test_mail_options_send_mail(tmp_path: Path) -> None:
@@ -74,6 +38,7 @@ def test_mail_options_send_mail(tmp_path: Path) -> None:
     failure = next(job.message for job in fixture.sent if job.message.event == "fail")
     assert failure.lines[0] == "exit 3"
     assert failure.command == "stoker retry 2"
+    assert failure.link == "https://box:1/#/j/2"
 
 
 def test_without_targets_nothing_is_created(tmp_path: Path) -> None:
@@ -106,9 +71,10 @@ def test_an_array_is_one_message_at_its_end(tmp_path: Path) -> None:
     first = fixture.submit(array="0-3", notify=["ana@lab.org:end"], name="grid")
     for id in (first + 3, first, first + 2):
         fixture.exit(id, int(id == first))
-    assert fixture.notifier._witness
+    assert fixture.notifier._builder._witness
     fixture.exit(first + 1, 0)
     assert fixture.flush() == [("ana@lab.org", "array 1 grid: 3 done, 1 failed")]
+    assert fixture.sent[0].message.lines == ["most frequent cause: exit 1 ×1"]
 
 
 def test_an_array_starts_once(tmp_path: Path) -> None:
@@ -252,7 +218,7 @@ def test_ends_without_targets_read_no_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixture = NotifierFixture(tmp_path, me=NotifyTarget(kind="desktop"))
-    monkeypatch.setattr(module.compose, "job_end", lambda *_: pytest.fail("it was composed"))
+    monkeypatch.setattr(compose, "job_end", lambda *_: pytest.fail("it was composed"))
     fixture.exit(fixture.submit(), 1)
     assert fixture.flush() == []
 

@@ -21,7 +21,7 @@ VERBS_WITHOUT_JOBS = frozenset({
 SUBCOMMANDS = {
     "daemon": ("start", "stop", "restart", "status", "log", "run", "install"),
     "db": ("backup", "path"),
-    "notify": ("list", "test"),
+    "notify": ("list", "test", "remove"),
     "completion": ("bash", "zsh", "fish"),
 }
 FILES = "@files"

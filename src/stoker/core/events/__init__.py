@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from stoker.core.model.alarm import Alarm
 from stoker.core.model.job import Job
 from stoker.core.model.limits import Limits, Subject
+from stoker.core.model.notification import NotifyRule
 from stoker.core.model.profile import EpochTime
 from stoker.core.model.resources import NodeFacts, Placement
 from stoker.core.model.spec import JobCommand, Spec
@@ -378,6 +379,18 @@ class AlarmCleared(Event, frozen=True, kw_only=True):
     """An alarm is not true any more; the alarms of an attempt end with it without this event."""
 
     alarm: Alarm
+
+
+class NotifyRuleAdded(Event, frozen=True, kw_only=True):
+    """A user wants a target to be notified of something."""
+
+    rule: NotifyRule
+
+
+class NotifyRuleRemoved(Event, frozen=True, kw_only=True):
+    """A rule of notifications was removed."""
+
+    id: int
 
 
 # ----------------------------------------------------------------------- sweeps and their trials

@@ -149,3 +149,14 @@ def on_deadline_passed(state: State, job: Job, event: e.DeadlinePassed) -> do.In
         job.ended_at, job.cause = event.at, "deadline"
         return finish(state, job, JobState.DEADLINE, event.at)
     return terminate(state, job, "deadline")
+
+
+def on_notify_rule_added(state: State, event: e.NotifyRuleAdded) -> None:
+    """Add a rule of notifications."""
+    state.record.notify_rules[event.rule.id] = event.rule
+    state.record.last_notify_rule = event.rule.id
+
+
+def on_notify_rule_removed(state: State, event: e.NotifyRuleRemoved) -> None:
+    """Remove a rule of notifications."""
+    state.record.notify_rules.pop(event.id, None)

@@ -108,12 +108,17 @@ class AlarmRules:
         return self._rules[kind][1]
 
 
+def kind_of(word: str) -> str | None:
+    """Return the kind that users call `idle` or `log-silent`; None: there is none."""
+    kind = word.strip().lower().replace("-", "_")
+    return kind if kind in KINDS else f"gpu_{kind}" if f"gpu_{kind}" in KINDS else None
+
+
 def parse_rule(text: str, what: str) -> AlarmRule:
     """Parse `idle=off`, `idle=30m`, `nan=cancel` or `hung=1h,retry`."""
     name, equals, value = text.partition("=")
-    kind = name.strip().lower().replace("-", "_")
-    kind = kind if kind in KINDS else f"gpu_{kind}"
-    if kind not in KINDS or not equals:
+    kind = kind_of(name)
+    if kind is None or not equals:
         names = ", ".join(kind.removeprefix("gpu_") for kind in KINDS)
         raise BadValue(
             f"{what} '{text[:40]}': write KIND=off, KIND=30m or KIND=30m,cancel; kinds are {names}."

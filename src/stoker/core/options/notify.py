@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from stoker.core.model.notification import JOB_EVENTS
 from stoker.core.model.units import BadValue
 
 Target = tuple[str, tuple[str, ...]]
-EVENTS = ("start", "end", "fail", "requeue", "alarm")
 DEFAULT_EVENTS = ("end", "alarm")
 MAIL = "mailto:"
+"""Prefix of targets that are an e-mail address; without an address, it is the submitter's."""
 MAIL_TYPES = {
     "NONE": (), "BEGIN": ("start",), "END": ("end",), "FAIL": ("fail",), "REQUEUE": ("requeue",),
     "ALL": ("start", "end", "fail", "requeue"), "ARRAY_TASKS": ("tasks",), "TIME_LIMIT": ("fail",),
@@ -21,10 +22,10 @@ def parse_target(text: str) -> Target:
     """Parse `NAME` or `NAME:end,fail`; a name with @ is an e-mail address."""
     name, _, listed = text.strip().partition(":")
     events = tuple(word.strip().lower() for word in listed.split(",") if word.strip())
-    wrong = next((event for event in events if event not in EVENTS), None)
+    wrong = next((event for event in events if event not in JOB_EVENTS), None)
     if not name or wrong is not None:
         what = f"'{wrong}' is none of" if wrong else "write NAME or NAME:fail,alarm; there are"
-        raise BadValue(f"--notify '{text[:60]}': {what} {', '.join(EVENTS)}.")
+        raise BadValue(f"--notify '{text[:60]}': {what} {', '.join(JOB_EVENTS)}.")
     return (MAIL + name if "@" in name else name), events or DEFAULT_EVENTS
 
 

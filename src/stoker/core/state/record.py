@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.model.alarm import Alarm
 from stoker.core.model.limits import SubjectLimits
+from stoker.core.model.notification import NotifyRule
 from stoker.core.model.profile import JobProfiles
 from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
 from stoker.core.model.units import THOUSAND
@@ -84,6 +85,10 @@ class ClusterRecord(Struct, omit_defaults=True):
     gpu_time: dict[str, dict[int, float]] = {}
     """GPU-seconds of ended attempts in each hour since 1970, by the keys of users, groups and
     queues with a limit of GPU-hours; a week of it."""
+    notify_rules: dict[int, NotifyRule] = {}
+    """Rules of notifications that users have added, by id."""
+    last_notify_rule: int = 0
+    """The id of the newest rule of notifications."""
 
     def note_last(self, uid: int | None, first: int, count: int) -> None:
         """Note the newest submission, of all and of its user."""

@@ -191,6 +191,12 @@ def _limits(state: State, job: Job) -> tuple[float, float]:
     return end, end - early_signal.seconds if early_signal and not job.warned else inf
 
 
+def time_limit_end(state: State, job: Job) -> float | None:
+    """Return when an attempt reaches its time limit, on the boot clock; None: it does not now."""
+    end, _ = _limits(state, job)
+    return end if end < inf else None
+
+
 def _is_unreachable(state: State, job: Job) -> bool:
     """Whether all parts of an attempt that have not ended are on unreachable nodes."""
     unreachable = state.record.unreachable

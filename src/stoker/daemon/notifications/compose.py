@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stoker.core.model.alarm import CANCEL, PREEMPT, RETRY, Alarm
-from stoker.core.model.job import FAILED_STATES, GpuUsage, Job, JobState
+from stoker.core.model.job import FAILED_STATES, NO_USAGE, GpuUsage, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import CANCELLED, DONE, FAILED, STOPPED, Sweep
 from stoker.core.model.units import approximate_duration, short_number
@@ -17,8 +17,10 @@ from stoker.daemon.views.placement import node_names, open_logs
 from stoker.store.port import JobQuery
 
 LOG_LINES = 5
-MAX_METRICS = 3
+MAX_METRICS, MAX_GPUS = 3, 8
 MAX_EVIDENCE_LINES = 20
+MAX_MEMBERS = 1000
+"""An array with more members has no sums in its message: its rows are read for them."""
 RESPONSES = {
     CANCEL: "It is cancelled.", RETRY: "It is ended and repeated, at most three times.",
     PREEMPT: "It gives its GPUs back when a job waits for them.",
@@ -99,30 +101,24 @@ def array_end(job: Job, spec: Spec, context: RequestContext) -> Message:
         key=f"array/{array}/{job.id}/{job.attempt}",
         event="fail" if counts[FAILED] else "end",
         title=f"array {array} {job.name}: {_counts_text(counts)}",
+        lines=_member_lines(context, array, spec.array_size),
         command=f"stoker history {array}",
         facts={"array": array, "name": job.name, "user": job.user, "counts": counts},
     )
 
 
-def sweep_end(sweep: Sweep, state: State) -> Message:
+def sweep_end(sweep: Sweep, state: State, context: RequestContext) -> Message:
     """Return the message about the end of a sweep."""
     best = []
     if sweep.best is not None:
         trial = state.jobs.get(sweep.best_job or 0)
         by = f" by trial {trial.index}" if trial is not None else ""
         best = [f"best {sweep.metric} {sweep.best:.6g}{by}"]
-    causes = Counter(
-        state.jobs[id].cause or "?" for id in state.unacknowledged
-        if state.jobs[id].array == sweep.id
-    )  # fmt: skip
-    if causes:
-        cause, count = causes.most_common(1)[0]
-        best.append(f"most frequent cause: {cause} ×{count}")
     return Message(
         key=f"sweep/{sweep.id}/{sweep.ended_at}",
         event="fail" if sweep.counts.get(FAILED) else "end",
         title=f"sweep {sweep.id} {sweep.name}: {_counts_text(sweep.counts)}",
-        lines=best,
+        lines=[*best, *_member_lines(context, sweep.id, sweep.issued)],
         command=f"stoker show {sweep.id}",
         facts={"sweep": sweep.id, "name": sweep.name, "user": sweep.user,
                "counts": dict(sweep.counts), "best": sweep.best},
@@ -151,6 +147,31 @@ def alarm_raised(alarm: Alarm, state: State) -> Message:
     )
 
 
+def limit_near(job: Job, spec: Spec, seconds: int, left: float) -> Message:
+    """Return the message that an attempt will soon reach its time limit."""
+    limit = spec.limit or 0
+    epochs = job.progress.epochs
+    return Message(
+        key=f"limit/{job.id}/{job.attempt}/{seconds}/{limit:.0f}",
+        event="before-limit",
+        title=f"{_name(job)} reaches its time limit in {approximate_duration(left)}",
+        lines=[
+            f"limit: {approximate_duration(limit)}" + (f"; epochs done: {epochs}" if epochs else "")
+        ],
+        command=f"stoker edit {job.label} --time TIME",
+        facts=_facts(job, spec),
+    )
+
+
+def gpus_free(names: list[str], at: float) -> Message:
+    """Return the message that GPUs have become free."""
+    more = f" and {len(names) - MAX_GPUS} more" if len(names) > MAX_GPUS else ""
+    return Message(
+        key=f"free/{at:.0f}", event="free", title=f"GPU free: {', '.join(names[:MAX_GPUS])}{more}",
+        command="stoker gpus", facts={"gpus": names},
+    )  # fmt: skip
+
+
 def queue_empty(job: Job) -> Message:
     """Return the message that the queue is empty, since the end of a job."""
     return Message(
@@ -171,7 +192,7 @@ def _facts(job: Job, spec: Spec) -> dict[str, object]:
 
 
 def _time_line(job: Job) -> str:
-    """Return `1.2 h, 2.4 GPU-h, 83 % busy`."""
+    """Return `1.2 h, 2.4 GPU-h, 83 % busy, 1.1 kWh`."""
     parts = []
     if job.started_at is not None and job.ended_at is not None:
         parts.append(approximate_duration(max(job.ended_at - job.started_at, 0.0)))
@@ -184,7 +205,25 @@ def _usage_parts(usage: GpuUsage) -> list[str]:
         parts.append(f"{short_number(usage.held / 3600)} GPU-h")
     if usage.measured:
         parts.append(f"{100 * usage.busy / usage.measured:.0f} % busy")
+    if usage.energy >= 3.6e4:
+        parts.append(f"{usage.energy / 3.6e6:.2g} kWh")
     return parts
+
+
+def _member_lines(context: RequestContext, array: int, count: int) -> list[str]:
+    """Return GPU time and most frequent cause of the members of an array or a sweep."""
+    if count > MAX_MEMBERS:
+        return []
+    jobs = [row.job for row in context.store.find_jobs(JobQuery(array=array, limit=MAX_MEMBERS))]
+    usage = NO_USAGE
+    for job in jobs:
+        usage += job.usage
+    lines = [", ".join(_usage_parts(usage))] if usage.held else []
+    causes = Counter(job.cause or "?" for job in jobs if job.state in FAILED_STATES)
+    if causes:
+        cause, times = causes.most_common(1)[0]
+        lines.append(f"most frequent cause: {cause} ×{times}")
+    return [line for line in lines if line]
 
 
 def _counts_text(counts: dict[str, int]) -> str:

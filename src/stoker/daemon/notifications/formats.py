@@ -20,6 +20,7 @@ def plain_text(message: Message) -> str:
         lines += ["", *(f"  | {line}" for line in message.log)]
     if message.command:
         lines += ["", f"Next: {message.command}"]
+    lines += [message.link] if message.link else []
     return "\n".join(lines)
 
 
@@ -27,7 +28,8 @@ def as_json(message: Message) -> bytes:
     """Return a message for a program."""
     body = {
         "event": message.event, "title": message.title, "lines": message.lines,
-        "log": message.log, "command": message.command, **message.facts,
+        "log": message.log, "command": message.command,
+        "link": message.link, **message.facts,
     }  # fmt: skip
     return json.dumps(body).encode()
 

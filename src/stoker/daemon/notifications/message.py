@@ -19,7 +19,7 @@ class Message(Struct, kw_only=True):
     key: str
     """Names the thing: the same key is sent to a target once."""
     event: str
-    """`start`, `end`, `fail`, `requeue`, `alarm`, `empty` or `test`."""
+    """That of a condition, or `test`; `several`: of a combined message."""
     title: str
     lines: list[str] = []
     """Details, one per line."""
@@ -27,6 +27,8 @@ class Message(Struct, kw_only=True):
     """The end of the job's output."""
     command: str = ""
     """A command to type next."""
+    link: str = ""
+    """The page about it, if the web page has an address."""
     facts: dict[str, Any] = {}
     """The same for programs: id, state, exit code, ..."""
 

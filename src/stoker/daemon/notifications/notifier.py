@@ -14,20 +14,17 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import MsgspecError, Struct
 from msgspec.json import decode, encode
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from stoker.core import events as e
-from stoker.core.model.alarm import MARK
-from stoker.core.model.job import FAILED_STATES, Job, JobState
-from stoker.core.model.spec import Spec
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
-from stoker.daemon.notifications import compose
+from stoker.daemon.notifications.entries import EntryBuilder
 from stoker.daemon.notifications.message import (
     COMMAND_SECONDS,
     Delivery,
@@ -36,17 +33,13 @@ from stoker.daemon.notifications.message import (
     sendmail,
 )
 from stoker.daemon.notifications.outbox import Entry, Outbox, TargetStatus
-from stoker.daemon.notifications.schedule import GROUPED, due_time
+from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.settings import NotifyTarget
+from stoker.engine import Instant
+from stoker.executors.reactor import Reactor, Timer
 
 logger = logging.getLogger(__name__)
 
-MAIL = "mailto:"
-"""Prefix of targets that are an e-mail address (`--mail-user`)."""
-ENDS = (
-    e.ProcessExited, e.AttemptLost, e.AttemptAbandoned, e.StartFailed, e.JobCancelled,
-    e.DeadlinePassed,
-)  # fmt: skip
 WORKERS = 2
 DISK_RETRY_SECONDS = 5.0
 PROCESS_SECONDS = 30.0
@@ -56,8 +49,8 @@ CLOSE_SECONDS, CLOSE_AHEAD_SECONDS = 3.0, 61.0
 MAX_WAIT_SECONDS = 600.0
 EVENTS_PER_STEP = 5000
 """Events without a message after which their number is noted all the same."""
-MAX_LOGS = 10
-"""Messages of one commit that have the end of the output."""
+LIMITS_SECONDS = 1.0
+"""How long after an event time limits are looked at, so that many events are looked at once."""
 
 
 def can_send_mail(targets: Mapping[str, NotifyTarget]) -> bool:
@@ -84,21 +77,22 @@ class Notifier:
 
     def __init__(
         self, targets: Mapping[str, NotifyTarget], path: str, state: Callable[[], State],
-        seq: Callable[[], int], context: RequestContext,
+        seq: Callable[[], int], context: RequestContext, reactor: Reactor,
         deliver: Callable[[SendJob], str | None] | None = None,
+        clock: Callable[[], Instant] = system_clock, page_url: str = "",
     ) -> None:  # fmt: skip
         """`seq` returns the number of the last event; `deliver` sends and returns an error."""
         self._targets, self._path = targets, path
         self._state, self._seq, self._context = state, seq, context
-        self._deliver = deliver or run_process
+        self._deliver, self._clock = deliver or run_process, clock
+        self._builder = EntryBuilder(targets, context, page_url)
+        self._limits = Timer(reactor, self._check_limits)
         self._inbox: queue.SimpleQueue[_Added | _Sent | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure = ""
         """Why the thread has ended, if it was not closed."""
         self._outbox: Outbox | None = None
         self._noted = 0
-        self._witness: dict[int, int] = {}
-        """By array: a member that had not ended when it was last looked at."""
         self.status: dict[str, TargetStatus] = {}
         """What became of messages, by target; replaced whole by the other thread."""
 
@@ -106,8 +100,8 @@ class Notifier:
 
     def start(self) -> None:
         """Turn the events of the journal into messages that an earlier daemon did not."""
-        is_used = bool(self._targets) or os.path.exists(self._path)
         state = self._state()
+        is_used = bool(self._targets or state.record.notify_rules) or os.path.exists(self._path)
         if not (is_used or any(spec.notify for spec in state.specs.values())):
             return
         self._open()
@@ -116,27 +110,44 @@ class Notifier:
         entries: list[Entry] = []
         if before is not None and before < self._seq():
             later = self._context.store.events(before, self._seq() - before)
-            entries = self._entries(event for _, event in later)
+            entries = self._builder.entries((event for _, event in later), state)
+        else:
+            self._builder.note_free_gpus(state)
         self._start_thread()
         self._put(entries, force=True)
+        self._limits.request(0.0)
 
     def on_events(self, events: Sequence[e.Event]) -> None:
         """Add the messages about events that are in the journal."""
         if self._outbox is None:
-            submitted = (event for event in events if isinstance(event, e.JobsSubmitted))
-            if not any(self._state().specs[event.spec].notify for event in submitted):
+            if not any(self._needs_outbox(event) for event in events):
                 return
             self._open()
             self._start_thread()
             self._put([], force=True)
-        self._put(self._entries(events))
+        self._put(self._builder.entries(events, self._state()))
+        if self._builder.has_limit_conditions(self._state()):
+            self._limits.request(LIMITS_SECONDS)
+
+    def _needs_outbox(self, event: e.Event) -> bool:
+        if isinstance(event, e.JobsSubmitted):
+            return bool(self._state().specs[event.spec].notify)
+        return isinstance(event, e.NotifyRuleAdded)
+
+    def _check_limits(self) -> float | None:
+        """Add the messages about jobs near their time limit; return the seconds to the next."""
+        if self._outbox is None:
+            return None
+        entries, seconds = self._builder.before_limits(self._state(), self._clock().boot)
+        self._put(entries)
+        return seconds
 
     def _open(self) -> None:
         self._outbox = Outbox(self._path, self._limit_of)
         self.status = self._outbox.status()
 
     def _limit_of(self, target: str) -> int:
-        found = self._target(target)
+        found = self._builder.target(target)
         return found.limit if found is not None else 20
 
     def _put(self, entries: list[Entry], force: bool = False) -> None:
@@ -144,122 +155,6 @@ class Notifier:
         if entries or force or seq - self._noted >= EVENTS_PER_STEP:
             self._noted = seq
             self._inbox.put(_Added(seq, entries))
-
-    def _entries(self, events: Iterable[e.Event]) -> list[Entry]:
-        entries: list[Entry] = []
-        ended: dict[int, None] = {}
-        state = self._state()
-        for event in events:
-            if isinstance(event, ENDS):
-                ended[event.job] = None
-            elif isinstance(event, e.ProcessStarted) and not event.part:
-                job = state.jobs.get(event.job)
-                is_current = job is not None and job.attempt == event.attempt
-                if job is not None and is_current and self._has_targets(state.spec(job)):
-                    message = compose.job_started(job, state.spec(job))
-                    entries += self._for_job(job, state.spec(job), "start", message)
-            elif isinstance(event, e.AlarmRaised):
-                entries += self._for_alarm(event, state)
-        for id in ended:
-            entries += self._for_end(id, state)
-        return _with_few_logs(entries)
-
-    def _for_alarm(self, event: e.AlarmRaised, state: State) -> list[Entry]:
-        alarm = event.alarm
-        if alarm.action == MARK or alarm.key not in state.record.alarms:
-            return []  # it is over, or is advice that comes with the end of its job
-        message = compose.alarm_raised(alarm, state)
-        job = state.jobs.get(alarm.job) if alarm.job is not None else None
-        if job is None:
-            return self._to_all("alarm", message)
-        return self._for_job(job, state.spec(job), "alarm", message)
-
-    def _for_end(self, id: int, state: State) -> list[Entry]:
-        """Return the messages about a job that has ended, or is repeated."""
-        found = self._find(id, state)
-        if found is None:
-            return []
-        job, spec = found
-        entries: list[Entry] = []
-        if not self._has_targets(spec):
-            return entries
-        if not job.finished:
-            if job.state is JobState.PENDING and job.past:
-                message = compose.job_requeued(job, spec)
-                entries += self._for_job(job, spec, "requeue", message)
-            return entries
-        event = "fail" if job.state in FAILED_STATES else "end"
-        sweep = state.sweeps.get(job.array or 0)
-        if "tasks" in compose.events_of(spec) or job.array is None:
-            message = compose.job_end(job, spec, self._context.logs)
-            entries += self._for_job(job, spec, event, message)
-        elif sweep is not None:
-            if sweep.ended_at is not None:
-                message = compose.sweep_end(sweep, state)
-                entries += self._for_job(job, spec, message.event, message)
-        elif not self._has_unfinished(job.array, spec, state):
-            message = compose.array_end(job, spec, self._context)
-            entries += self._for_job(job, spec, message.event, message)
-        if not state.live:
-            entries += self._to_all("empty", compose.queue_empty(job))
-        return entries
-
-    def _find(self, id: int, state: State) -> tuple[Job, Spec] | None:
-        job = state.jobs.get(id)
-        return (job, state.spec(job)) if job is not None else self._context.load_finished(id)
-
-    def _has_targets(self, spec: Spec) -> bool:
-        return bool(spec.notify) or any(target.on for target in self._targets.values())
-
-    def _has_unfinished(self, array: int, spec: Spec, state: State) -> bool:
-        """Return whether members of an array have not ended; ids of members are consecutive."""
-        witness = self._witness.pop(array, 0)
-        for id in (witness, *range(array + spec.array_size - 1, array - 1, -1)):
-            job = state.jobs.get(id)
-            if job is not None and job.array == array and not job.finished:
-                self._witness[array] = id
-                return True
-        return False
-
-    def _for_job(self, job: Job, spec: Spec, event: str, message: Message) -> list[Entry]:
-        """Return the entries for the targets of a job, and those for all jobs."""
-        # A failure is an end, too.
-        kinds = {event, "end"} if event == "fail" else {event}
-        names = {
-            (MAIL + (name.removeprefix(MAIL) or job.user) if name.startswith(MAIL) else name): None
-            for name, events in spec.notify if kinds & set(events)
-        }  # fmt: skip
-        entries = [self._entry(name, message) for name in names]
-        return entries + [
-            entry for entry in self._to_all(event, message) if entry.target not in names
-        ]
-
-    def _to_all(self, event: str, message: Message) -> list[Entry]:
-        kinds = {event, "end"} if event == "fail" else {event}
-        return [
-            self._entry(name, message)
-            for name, target in self._targets.items()
-            if kinds & set(target.on)
-        ]
-
-    def _entry(self, name: str, message: Message) -> Entry:
-        target = self._target(name)
-        if target is None or not target.with_logs:
-            message = replace(message, log=[])
-        digest, quiet = (target.digest, target.quiet) if target is not None else ("", "")
-        topic = message.key
-        if digest:
-            topic = "digest"
-        elif message.event in GROUPED:
-            topic = message.event
-        return Entry(name, message, topic, due_time(time.time(), message.event, digest, quiet))
-
-    def _target(self, name: str) -> NotifyTarget | None:
-        if not name.startswith(MAIL):
-            return self._targets.get(name)
-        mails = (target for target in self._targets.values() if target.kind == "email")
-        mail = next(mails, NotifyTarget(kind="email"))
-        return replace(mail, to=name.removeprefix(MAIL))
 
     # -- tests and lists ----------------------------------------------------------------
 
@@ -354,7 +249,7 @@ class Notifier:
         self._inbox.put(_Sent(delivery, error))
 
     def _send(self, delivery: Delivery, key: str) -> str | None:
-        target = self._target(delivery.target)
+        target = self._builder.target(delivery.target)
         if target is None:
             return "it is not in the configuration any more"
         options = {name: str(value) for name, value in asdict(target).items() if value}
@@ -369,12 +264,6 @@ def _digest(text: str) -> str:
     from hashlib import blake2b
 
     return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _with_few_logs(entries: list[Entry]) -> list[Entry]:
-    for entry in entries[MAX_LOGS:]:
-        entry.message = replace(entry.message, log=[])
-    return entries
 
 
 def run_process(job: SendJob) -> str | None:

@@ -97,6 +97,8 @@ def _send(target: dict[str, str], job: SendJob) -> None:
         text = "\n".join(message.lines)
         _run(["notify-send", "-a", "stoker", "-u", urgency, "--", message.title, text],
              TIMEOUT_SECONDS)  # fmt: skip
+    elif kind == "apprise":
+        _send_by_apprise(target["url"], message)
     elif kind in CHATS:
         url, body, headers = chat_request(kind, target.get("url", ""), message, target)
         post(url, body, headers)
@@ -210,6 +212,20 @@ def _default_sender() -> str:
     import socket
 
     return f"{getpass.getuser()}@{socket.getfqdn()}"
+
+
+def _send_by_apprise(url: str, message: Message) -> None:
+    """Pass a message to one of the services that Apprise knows."""
+    try:
+        import apprise
+    except ImportError:
+        raise NotDelivered("Apprise is not installed: pip install 'stoker[notify]'") from None
+    service, text = apprise.Apprise(), plain_text(message).partition("\n")[2]
+    if not service.add(url):
+        raise NotDelivered("its url is none that Apprise knows")
+    kind = apprise.NotifyType.FAILURE if message.event == "fail" else apprise.NotifyType.INFO
+    if not service.notify(body=text or message.title, title=message.title, notify_type=kind):
+        raise NotDelivered("Apprise could not deliver it")
 
 
 # -- programs -----------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from stoker.daemon.http.codec import (
     reply,
 )
 from stoker.daemon.http.permission import METRICS_PATHS, caller_of
+from stoker.daemon.notifications import rules
 from stoker.daemon.rights import Need, refusal
 from stoker.daemon.routes import (
     admin,
@@ -208,6 +209,9 @@ ROUTES = (
     ApiRoute("GET", "/notifications", VIEW, notifications.list_targets, nt.TargetList),
     ApiRoute("POST", "/notifications/test", ADMIN, notifications.send_test, nt.DeliveryReply,
              r.TryTarget),
+    ApiRoute("POST", "/notifications/rules", ACT, command(rules.add), nt.RuleView,
+             r.AddNotifyRule),
+    ApiRoute("DELETE", "/notifications/rules/{id}", ACT, notifications.remove_rule, nt.RuleView),
     # Browser sessions
     ApiRoute("POST", "/sessions", OWN, sessions.create, w.SessionCode, r.CreateSession),
     ApiRoute("POST", "/sessions/open", VIEW, sessions.open_session, w.OpenedSession, r.OpenSession),

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 
+from stoker.core.options.notify import MAIL
 from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
-from stoker.daemon.notifications.notifier import MAIL, Notifier
+from stoker.daemon.notifications import rules
+from stoker.daemon.notifications.notifier import Notifier
 from stoker.daemon.routes.bridge import RouteContext
+from stoker.daemon.submission.checks import unknown_target
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema import requests
 from stoker.schema.notification import DeliveryReply, TargetList, TargetView
 
 
 async def list_targets(api: RouteContext, request: Request) -> Any:
-    """Return the targets of notifications, and what became of their messages."""
+    """Return the targets of notifications, what became of their messages, and the rules."""
 
     def handle(state: State, now: Instant) -> CommandResult:
-        return reply_only(TargetList(targets=_views(api.daemon.notifier)))
+        views = TargetList(
+            targets=_views(api.daemon.notifier), rules=rules.views(api.context, state)
+        )
+        return reply_only(views)
 
     return await api.ask(handle)
 
@@ -45,9 +52,11 @@ async def send_test(api: RouteContext, request: Request, body: requests.TryTarge
     notifier = api.daemon.notifier
     name = MAIL + body.target if "@" in body.target else body.target
     if name not in notifier.targets and not name.startswith(MAIL):
-        known = ", ".join(notifier.targets) or "none"
-        raise CommandRejected(
-            f"There is no target '{body.target}' in config.toml; there are: {known}.", "not_found"
-        )
+        raise CommandRejected(unknown_target(body.target, api.context), "not_found")
     error = await asyncio.to_thread(notifier.send_test, name)
     return DeliveryReply(target=body.target, error=error)
+
+
+async def remove_rule(api: RouteContext, request: Request) -> Any:
+    """Remove a rule of notifications."""
+    return await api.ask(partial(rules.remove, api.context, request.path_params["id"]))

@@ -245,15 +245,27 @@ def check_user_options(context: RequestContext, fields: dict[str, Any]) -> None:
             " the job run the command.",
             "permission",
         )
-    user = context.submitter
     for name, _ in fields.get("notify") or ():
-        address = name.removeprefix(MAIL)
-        if name.startswith(MAIL) and address and address.partition("@")[0] != user:
-            raise CommandRejected(
-                f"Mail can be sent to {user} only, such as {user}@lab.org, not to {address[:60]};"
-                " other targets are configured by administrators.",
-                "permission",
-            )
+        check_mail_address(context, name)
+
+
+def check_mail_address(context: RequestContext, target: str) -> None:
+    """Reject mail of users of a system daemon to others."""
+    user, address = context.submitter, target.removeprefix(MAIL)
+    is_other = target.startswith(MAIL) and address and address.partition("@")[0] != user
+    if context.is_system and is_other:
+        raise CommandRejected(
+            f"Mail can be sent to {user} only, such as {user}@lab.org, not to {address[:60]};"
+            " other targets are configured by administrators.",
+            "permission",
+        )
+
+
+def unknown_target(name: str, context: RequestContext) -> str:
+    """Return the message that a target does not exist."""
+    names = context.notify_targets()
+    known = f"there are: {', '.join(names)}" if names else "write [notify.NAME] there"
+    return f"{name}: there is no such target in config.toml; {known}."
 
 
 def check_targets(context: RequestContext, spec: Spec) -> list[str]:
@@ -262,8 +274,7 @@ def check_targets(context: RequestContext, spec: Spec) -> list[str]:
     mails = [name for name, _ in spec.notify if name.startswith(MAIL)]
     for name, _ in spec.notify:
         if name not in mails and name not in names:
-            known = f"there are: {', '.join(names)}" if names else "write [notify.NAME] there"
-            raise BadValue(f"--notify {name}: there is no such target in config.toml; {known}.")
+            raise BadValue(f"--notify {unknown_target(name, context)}")
     if mails and not context.sends_mail():
         return [("no e-mail is sent: config.toml has no [notify.NAME] with smtp, and no sendmail"
                 " is installed")]  # fmt: skip
