@@ -44,8 +44,9 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
         if assignment is None:  # otherwise jobs before it have their targets
             yield from session.commit(session.preemption.protect(*candidate))
         yield from session.commit(starts.start(candidate))
-    revocations = session.nominations.revocations
+    decided, revoked = session.decision_count, session.nominations.revocations
     assigned = assignment.preemptions(boot) if assignment is not None else None
     yield from session.commit(session.preemption.run(assigned))
-    is_freed = starts.has_unused_targets or session.nominations.revocations > revocations
-    return is_freed and session.has_decided
+    # As long as the same jobs stop, another plan derives the revoked nominations again.
+    is_freed = session.nominations.revocations > revoked and session.decision_count > decided
+    return is_freed or (starts.has_unused_targets and session.decision_count > 0)

@@ -24,8 +24,8 @@ class PlanningSession:
         self.preemption = PreemptionStage(state, self.nominations, self.guard, at, boot)
         self.assignment: Assignment | None = None
         """Targets of all jobs, if GPU models or co-located jobs were measured to differ."""
-        self.has_decided = False
-        """Whether any decision was committed."""
+        self.decision_count = 0
+        """Number of committed decisions."""
 
     def assign(self) -> None:
         """Assign all jobs together, if it matters which job gets which GPU."""
@@ -40,7 +40,7 @@ class PlanningSession:
         What a decision changes besides the state is changed here, once it is applied.
         """
         for decision in decisions:
-            self.has_decided = True
+            self.decision_count += 1
             yield decision
             if isinstance(decision, AttemptPlanned):
                 assert decision.job not in self.state.pending, "apply each event before the next"
