@@ -50,6 +50,8 @@ class Nominations:
         """Number of nominations revoked so far."""
         self.counting_on_surplus: set[int] = set()
         """Jobs that only count on what stopping jobs free; it is allocated for them already."""
+        self._preemptors: set[int] = set()
+        """Pending jobs with victims."""
         self._sorted: list[Nomination] = []
         self._ledger: Overlay | None = None
         self._withheld_count = 0
@@ -65,6 +67,7 @@ class Nominations:
         state.thresholds.follow(self.future)
         self._sorted, self._ledger = [], None
         self.counting_on_surplus.clear()
+        self._preemptors.clear()
         state.memory.nominations.clear()
         if not state.preemptible:
             return  # jobs that end anyway are not waited for
@@ -76,6 +79,7 @@ class Nominations:
                 victims.setdefault(preemptor, []).append(job)
             else:
                 others.append(job)
+        self._preemptors.update(victims)
         for key, id in sorted((state.pending.sort_key(state.jobs[id]), id) for id in victims):
             self._release(victims[id])
             request = state.startable_request(state.jobs[id], state.pending.class_of[id], self.at)
@@ -120,11 +124,14 @@ class Nominations:
             self._withheld_count += 1
         return self._ledger
 
-    def claim(self, key: SortKey, job: int, placement: Placement) -> None:
+    def claim(
+        self, key: SortKey, job: int, placement: Placement, has_new_victims: bool = False
+    ) -> None:
         """Allocate a placement in the future capacity; it is held for a job that has victims."""
         self.future.allocate(placement)
-        stops = (other.progress.stop for other in self.state.stopping.values())
-        if not any(stop is not None and stop.preemptor == job for stop in stops):
+        if has_new_victims:
+            self._preemptors.add(job)
+        elif job not in self._preemptors:
             self.counting_on_surplus.add(job)
             return
         self.state.memory.nominations[job] = placement

@@ -17,7 +17,7 @@ from stoker.core.preemption.admission import Admission
 from stoker.core.preemption.candidate_nodes import best_threshold
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.reservation_guard import ReservationGuard, may_overtake
-from stoker.core.preemption.victim_selection import VictimSelector
+from stoker.core.preemption.victim_selection import Eviction, VictimSelector
 from stoker.core.queue.job_class import JobClass
 from stoker.core.queue.scan import SizeTest, jobs_in_order
 from stoker.core.running.victims import can_preempt
@@ -124,7 +124,7 @@ class PreemptionStage:
     ) -> Iterator[PreemptionRequested]:
         state, nominations, future = self.state, self.nominations, self.nominations.future
         request = state.startable_request(job, job_class, self.at)
-        placement = None
+        placement, evictions = None, list[Eviction]()
         if not self.guard.would_block(key, job, request, future, set()):
             placement = nominations.find_placement(key, request)
             if placement is None:
@@ -141,7 +141,7 @@ class PreemptionStage:
                     )  # fmt: skip
                 placement = find_placement(future, request) if evictions else None
         if placement is not None:
-            nominations.claim(key, job.id, placement)
+            nominations.claim(key, job.id, placement, bool(evictions))
         else:
             self._admission.on_blocked(job_class)
             self.exhausted.add(job_class)
