@@ -44,6 +44,14 @@ class ReservationGuard:
         modes = (POLICIES[name].backfill for name in names if name in POLICIES)
         return BackfillMode.CONSERVATIVE in modes
 
+    @cached_property
+    def _may_protect(self) -> bool:
+        """Whether a pending job may be protected: starts and stop requests protect no other job.
+
+        Without this, each of the jobs that are tried in a plan loops over 1,000 classes.
+        """
+        return not may_overtake(self.state) or self.state.pending.may_have_reservations
+
     def backfill(self, cluster: Cluster, releases: Releases) -> EasyBackfill:
         """Return the backfill of a scan: conservative for all queues if one of them uses it."""
         kind = ConservativeBackfill if self.is_conservative else EasyBackfill
@@ -78,8 +86,8 @@ class ReservationGuard:
         that need no reservation, since they have nominations.
         """
         state, done, admission = self.state, set[JobClass](), Admission(self.state)
-        if may_overtake(state) and not state.pending.may_have_reservations:
-            return  # no job is protected: no loop over 1,000 classes
+        if not self._may_protect:
+            return
         for key, job_class, id in jobs_in_order(
             state.pending, lambda _, each: each in done or not is_protected(state, each)
         ):
