@@ -101,6 +101,14 @@ class MemoryStore:
         for seq, (kind, data) in enumerate(self.rows.events[after : after + limit], after + 1):
             yield seq, codec.decode_event(kind, codec.VERSION, data)
 
+    def events_of(self, kind: str, after: int, until: int) -> list[tuple[int, Event]]:
+        """Return the events of a kind in a range of numbers."""
+        return [
+            (seq, codec.decode_event(each, codec.VERSION, data))
+            for seq, (each, data) in enumerate(self.rows.events[:until], 1)
+            if seq > after and each == kind
+        ]
+
     def blob(self, hash: str) -> bytes | None:
         """Return a script."""
         return self.rows.blobs.get(hash)

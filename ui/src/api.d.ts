@@ -1,5 +1,18 @@
 // Written by ui/api_types.py from /v1/openapi.json; do not edit.
 
+export interface ActList {
+  acts: ActView[];
+}
+
+export interface ActView {
+  at: string;
+  uid: number;
+  user: string;
+  verb: string;
+  jobs: number[][];
+  what: string;
+}
+
 export interface ActionReply {
   done: ActionView[];
   skipped: ActionView[];

@@ -147,6 +147,10 @@ class Client:
         """List finished and unfinished jobs, newest last."""
         return self._get("/history", select, **filters)
 
+    def acts(self, limit: int) -> JsonObject:
+        """List what users of a system daemon have changed, newest last."""
+        return self._get("/acts", limit=limit)
+
     # -- sweeps -------------------------------------------------------------------------------
 
     def sweep(self, body: Mapping[str, Any]) -> JsonObject:

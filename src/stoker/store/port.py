@@ -96,6 +96,9 @@ class Store(Protocol):
     def events(self, after: int, limit: int) -> Iterator[tuple[int, Event]]:
         """Yield events after a sequence number, in order."""
 
+    def events_of(self, kind: str, after: int, until: int) -> list[tuple[int, Event]]:
+        """Return the events of a kind with numbers above `after`, up to `until`, in order."""
+
     def blob(self, hash: str) -> bytes | None:
         """Return a script by its hash."""
 

@@ -46,6 +46,15 @@ class SqlReader:
         for seq, kind, version, data in rows:
             yield seq, codec.decode_event(kind, version, data)
 
+    def events_of(self, kind: str, after: int, until: int) -> list[tuple[int, Event]]:
+        """Return the events of a kind in a range of numbers, in order."""
+        rows = self._rows(
+            "SELECT seq, version, data FROM events WHERE seq > ? AND seq <= ? AND kind = ?"
+            " ORDER BY seq",
+            (after, until, kind),
+        )
+        return [(seq, codec.decode_event(kind, version, data)) for seq, version, data in rows]
+
     def blob(self, hash: str) -> bytes | None:
         """Return a script by its hash."""
         return self._content("SELECT data FROM blobs WHERE hash = ?", hash)

@@ -78,7 +78,8 @@ def test_runs_are_merged_like_one_sort(numbers: list[list[int]]) -> None:
 def test_filters_and_sorts(mixed: HandlerFixture, fields: dict[str, Any], ids: list[int]) -> None:
     chosen = ListFilter(**fields)
     assert chosen.needs_pass
-    rows, counts = mixed.ask(partial(job_list.select_matching, chosen, ids_of(mixed)))
+    select = partial(job_list.select_matching, mixed.context, chosen, ids_of(mixed))
+    rows, counts = mixed.ask(select)
     if "sort" in fields:
         rows.sort()
     assert [id for _, id in rows] == ids

@@ -25,6 +25,7 @@ OPTIONS = (
     Option("--name", "NAME", "only jobs with this name"),
     Option("-n/--limit", "N", "print at most the newest N jobs (100)", key="limit"),
     Option("--csv", None, "print CSV with all fields"),
+    Option("--acts", None, "with a daemon of all users: print what was changed, and by which user"),
     *LIST_OPTIONS,
     VERBOSE,
 )
@@ -39,6 +40,14 @@ COLUMNS = (
     Column("ENDED"),
     Column("CAUSE", cut=True),
 )
+ACT_COLUMNS = (
+    Column("AT"),
+    Column("USER", cut=True),
+    Column("UID", right=True),
+    Column("REQUEST"),
+    Column("JOBS", cut=True),
+    Column("WHAT", cut=True),
+)
 GPUS_COLUMN = 5
 """Index of the column; epochs are inserted before it."""
 
@@ -46,6 +55,8 @@ GPUS_COLUMN = 5
 def main(argv: list[str]) -> int:
     """List the jobs that pass the filters."""
     args = parse(OPTIONS, argv, verb="history")
+    if args.flag("acts"):
+        return _print_acts(args)
     reply = _request_history(args)
     views: list[JsonObject] = reply["jobs"]
     lines, header = format_lines(args, views), not args.flag("no_header")
@@ -65,6 +76,27 @@ def main(argv: list[str]) -> int:
         if reply.get("more"):
             output.say(f"stoker: {int(reply['more']):,} older jobs not shown; see --limit")
     return 0
+
+
+def _print_acts(args: Args) -> int:
+    """Print the changes that users have requested, oldest first."""
+    reply = connect_without_start().acts(args.count("limit", 100) or 0)
+    if args.flag("json"):
+        output.emit(reply)
+        return 0
+    rows = [
+        [
+            times.list_time(act["at"], args.flag("verbose")), act["user"], str(act["uid"]),
+            act["verb"], _ranges(act.get("jobs") or []), act.get("what") or "",
+        ]
+        for act in reply["acts"]
+    ]  # fmt: skip
+    table.write(ACT_COLUMNS, rows, header=not args.flag("no_header"))
+    return 0
+
+
+def _ranges(jobs: list[list[int]]) -> str:
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in jobs)
 
 
 def _request_history(args: Args) -> JsonObject:

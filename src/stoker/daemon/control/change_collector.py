@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.state.record import ChangeSet
 from stoker.core.state.state import State
@@ -57,7 +58,7 @@ class ChangeCollector:
         self._seq, self._changes = seq(), ChangeSet()
         self._has_changed = self._has_overflown = False
         self._reorder_count, self._counts = state.pending.reorder_count, counts(state)
-        self._alarms = alarm_views(state)
+        self._alarms = self._alarms_now(state)
         self._publisher.add_observer(self._observe)
         return reply_only(None)
 
@@ -95,10 +96,17 @@ class ChangeCollector:
         if numbers != self._counts:
             self._counts = numbers
             update.counts = CountsFrame(seq=self._seq, counts=numbers)
-        if changes.has_record and (alarms := alarm_views(state)) != self._alarms:
+        if changes.has_record and (alarms := self._alarms_now(state)) != self._alarms:
             self._alarms = update.alarms = alarms
         update.sweeps, update.has_nodes = sorted(changes.sweeps), changes.has_record
         return reply_only(update)
+
+    def _alarms_now(self, state: State) -> list[AlarmView]:
+        alarms = alarm_views(state)
+        if not self._context.is_system:
+            return alarms
+        # The frames are the same for all users; each may ask for the evidence of its own.
+        return [replace(alarm, evidence="", action="") for alarm in alarms]
 
     def _jobs_frame(self, changes: ChangeSet, state: State, now: Instant) -> JobsFrame | None:
         ids = sorted(changes.jobs | set(changes.unloaded))

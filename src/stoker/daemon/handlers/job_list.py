@@ -19,6 +19,7 @@ from stoker.core.queue.job_class import ClassEntry
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.handlers.queries import counts
+from stoker.daemon.rights import Access
 from stoker.daemon.views.format import command_text
 from stoker.daemon.views.job_columns import Coder, Expected, job_columns
 from stoker.engine import CommandResult, Instant
@@ -53,7 +54,7 @@ class ListFilter(Struct, frozen=True):
         """Whether every job must be looked at before the first one is known."""
         return self != ListFilter(finished=self.finished)
 
-    def matches(self, job: Job, spec: Spec, state: State) -> bool:
+    def matches(self, job: Job, spec: Spec, state: State, context: RequestContext) -> bool:
         """Return True if a job belongs to the list."""
         if self.fold and job.params is not None and job.array in state.boards:
             sweep = state.sweeps.get(job.array or 0)
@@ -63,15 +64,21 @@ class ListFilter(Struct, frozen=True):
             (not self.states or job.state.value in self.states)
             and (not self.users or job.user in self.users)
             and (not self.queues or spec.queue in self.queues)
-            and (not self.labels or not self.labels.isdisjoint(spec.labels))
+            and (not self.labels or self._has_label(spec, context))
             and (self.sweep is None or (job.params is not None and job.array == self.sweep))
-            and (not self.words or self._has_words(job, spec))
+            and (not self.words or self._has_words(job, spec, context))
         )
 
-    def _has_words(self, job: Job, spec: Spec) -> bool:
-        labels = " ".join(f"%{label}" for label in spec.labels)
-        text = f"{job.label}\n{job.name}\n{job.user}\n{labels}\n{command_text(job, spec)}".lower()
-        return all(word in text for word in self.words)
+    def _has_label(self, spec: Spec, context: RequestContext) -> bool:
+        is_visible = context.access(spec.uid) >= Access.DETAILS
+        return is_visible and not self.labels.isdisjoint(spec.labels)
+
+    def _has_words(self, job: Job, spec: Spec, context: RequestContext) -> bool:
+        text = f"{job.label}\n{job.name}\n{job.user}"
+        if context.access(spec.uid) >= Access.DETAILS:
+            labels = " ".join(f"%{label}" for label in spec.labels)
+            text += f"\n{labels}\n{command_text(job, spec)}"
+        return all(word in text.lower() for word in self.words)
 
     def key(self, job: Job) -> Any:
         """Return by what a job is sorted."""
@@ -163,13 +170,13 @@ def select_not_eligible(ids: Sequence[int], state: State, now: Instant) -> Comma
 
 
 def select_matching(
-    chosen: ListFilter, ids: Sequence[int], state: State, now: Instant
+    context: RequestContext, chosen: ListFilter, ids: Sequence[int], state: State, now: Instant
 ) -> CommandResult:
     """Return sort key and id of those of these jobs that match, and their number by state."""
     rows = []
     numbers: Counter[str] = Counter()
     for job in map(state.jobs.get, ids):
-        if job is not None and chosen.matches(job, state.spec(job), state):
+        if job is not None and chosen.matches(job, state.spec(job), state, context):
             rows.append((chosen.key(job), job.id))
             numbers[job.state.value] += 1
     return reply_only((rows, numbers))

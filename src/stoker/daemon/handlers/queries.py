@@ -18,6 +18,7 @@ from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep
 from stoker.core.model.units import THOUSAND
 from stoker.core.queue.pending_queue import first_jobs, first_rows
+from stoker.core.state.record import history_key
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.nodes.registry import ExecutorRegistry
@@ -28,9 +29,9 @@ from stoker.daemon.views.alarm import alarm_views, job_alarms
 from stoker.daemon.views.explanation import explanation_fields
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.views.gpu import gpu_view
-from stoker.daemon.views.job import job_view
 from stoker.daemon.views.placement import node_names
 from stoker.daemon.views.queue import queue_view
+from stoker.daemon.views.visible import limit_alarms, visible_view
 from stoker.engine import PLANNING, CommandRejected, CommandResult, Instant
 from stoker.schema.alarm import AlarmList
 from stoker.schema.gpu import GpuList
@@ -117,7 +118,7 @@ def list_views(
     job_views = []
     for id in ids:
         job, spec = context.job_and_spec(id, state)
-        view = job_view(job, spec, state, now, context.logs, tail, context.live)
+        view = visible_view(context, job, spec, state, now, tail)
         if uploads := _uploads(context, job):
             view = replace(view, uploads=uploads, reason_text=_upload_text(uploads))
         if forecast := context.forecast(id, state, now):
@@ -222,7 +223,7 @@ def explain(context: RequestContext, selector: str, state: State, now: Instant) 
     if uploads := _uploads(context, job):
         fields["text"] = _upload_text(uploads)
     view = convert(fields, WhyView[str], from_attributes=True)
-    view = replace(view, alarms=job_alarms(state, id) or UNSET)
+    view = replace(view, alarms=limit_alarms(context, job_alarms(state, id), state) or UNSET)
     forecast = context.forecast(id, state, now)
     return reply_only(replace(view, **_estimate(forecast)) if forecast else view)
 
@@ -297,16 +298,16 @@ def history(
     if selectors:
         ids = context.resolve(selectors, state)
         rows = [context.job_and_spec(id, state) for id in ids[: query.limit]]
-        return reply_only(History(jobs=[job_view(j, s, state, now, context.logs) for j, s in rows]))
+        return reply_only(History(jobs=[visible_view(context, j, s, state, now) for j, s in rows]))
     visible = query
-    if query.door in state.record.history_cleared:
-        hidden_until = state.record.history_cleared[query.door]
+    if (key := history_key(query.door or "", context.uid)) in state.record.history_cleared:
+        hidden_until = state.record.history_cleared[key]
         visible = replace(query, since=max(query.since or 0.0, hidden_until))
     stored = context.store.find_jobs(visible)
     more = context.store.count_jobs(visible) - len(stored)
     return reply_only(
         History(
-            jobs=[job_view(row.job, row.spec, None, now, context.logs) for row in stored],
+            jobs=[visible_view(context, row.job, row.spec, None, now) for row in stored],
             more=more,
         )
     )
@@ -360,9 +361,9 @@ def _handed_over_gpus(state: State) -> Iterator[str]:
             )
 
 
-def list_alarms(state: State, now: Instant) -> CommandResult:
+def list_alarms(context: RequestContext, state: State, now: Instant) -> CommandResult:
     """Return the active alarms."""
-    return reply_only(AlarmList(alarms=alarm_views(state)))
+    return reply_only(AlarmList(alarms=limit_alarms(context, alarm_views(state), state)))
 
 
 def list_queues(state: State, now: Instant) -> CommandResult:

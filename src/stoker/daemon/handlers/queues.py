@@ -90,7 +90,7 @@ def hide_history(
     context: RequestContext, body: r.HideHistory, state: State, now: Instant
 ) -> CommandResult:
     """Hide finished jobs from the history of a compat command; the store keeps them."""
-    event = e.HistoryCleared(at=now.wall, client=body.client)
+    event = e.HistoryCleared(at=now.wall, client=body.client, uid=context.uid)
     return CommandResult(events=[event], reply=lambda _: HiddenHistory(client=body.client))
 
 

@@ -13,7 +13,7 @@ from stoker.core.state.eligibility import dependency_status_of
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.selectors import selected_sweep
-from stoker.daemon.views.job import job_view
+from stoker.daemon.views.visible import visible_view
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.executors.reactor import Reactor, Timer
 from stoker.schema.job import StuckJob, WaitReply
@@ -173,5 +173,5 @@ def _reply(
     if len(ids) > MAX_VIEWS:
         ids = [max(ids, key=lambda job: context.job_and_spec(job, state)[0].result or 0)]
     jobs = [context.job_and_spec(id, state) for id in ids]
-    views = [job_view(job, spec, state, now, context.logs) for job, spec in jobs]
+    views = [visible_view(context, job, spec, state, now) for job, spec in jobs]
     return WaitReply(finished=finished, count=len(waiter.ids), jobs=views, stuck=never, notes=notes)

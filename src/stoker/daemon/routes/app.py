@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker import wire
+from stoker.core.events import Event
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.handlers import (
@@ -34,6 +35,7 @@ from stoker.daemon.http.codec import (
     read_body,
     reply,
 )
+from stoker.daemon.http.codec import encode as json_encode
 from stoker.daemon.http.permission import METRICS_PATHS, caller_of
 from stoker.daemon.notifications import rules
 from stoker.daemon.rights import Need, refusal
@@ -53,7 +55,9 @@ from stoker.daemon.routes import (
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.event_stream import EventSubscriber
 from stoker.daemon.routes.page_files import page_file
+from stoker.daemon.views.visible import sees_event
 from stoker.engine import CommandRejected, CommandResult, Instant
+from stoker.schema import act as ac
 from stoker.schema import alarm as al
 from stoker.schema import daemon as d
 from stoker.schema import estimate as e
@@ -116,9 +120,14 @@ async def _events(api: RouteContext, request: Request) -> Response:
     """Return all events, as server-sent events."""
     after = request.headers.get("last-event-id") or request.query_params.get("after")
     start = parse_number(after, "after") if after else None
+    context = api.context
+
+    def is_visible(event: Event) -> bool:
+        return sees_event(context, event, api.daemon.engine.state)
+
     subscriber = EventSubscriber(
         api.context.store, api.daemon.publisher, api.ask, api.encoded_events,
-        abort_connection(request.scope),
+        abort_connection(request.scope), None if context.is_admin else is_visible,
     )  # fmt: skip
     return StreamedReply(subscriber.stream(start), headers=HEADERS, media_type=EVENT_STREAM)
 
@@ -151,6 +160,7 @@ ROUTES = (
                     "offset": int, "limit": int}),
     ApiRoute("GET", "/history", VIEW, jobs.history, j.History,
              query=JOB_FILTERS | {"name": str, "since": str, "until": str}),
+    ApiRoute("GET", "/acts", VIEW, jobs.acts, ac.ActList, query={"limit": int}),
     ApiRoute("GET", "/usage", VIEW, usage.usage, u.UsageSummary,
              query={"by": str, "since": str, "until": str, "user": str, "queue": str,
                     "days": str}),
@@ -175,7 +185,7 @@ ROUTES = (
     ApiRoute("POST", "/edit", ACT, command(edit.edit), j.ActionReply, r.Edit),
     ApiRoute("POST", "/move", ACT, command(reorder.move), j.ActionReply, r.Move),
     ApiRoute("POST", "/jobs/dismiss", ACT, command(job_actions.dismiss), j.ActionReply, r.Dismiss),
-    ApiRoute("POST", "/history/hide", ADMIN, command(queues.hide_history), q.HiddenHistory,
+    ApiRoute("POST", "/history/hide", ACT, command(queues.hide_history), q.HiddenHistory,
              r.HideHistory),
     # Sweeps
     ApiRoute("GET", "/sweeps", VIEW, jobs.list_sweeps, s.SweepList, query={"all": str}),
@@ -267,6 +277,10 @@ def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitab
         own = _for_caller(api, route, request)
         has_json = route.body is not None and not isinstance(route.body, str)
         body = (await read_body(request, route.body),) if has_json else ()
+        if own.context.caller is not None and route.need is not VIEW:
+            what = json_encode(*body) if body and route.need in (ADMIN, HOST) else b""
+            own.record_acts(f"{route.method} {request.url.path.removeprefix(wire.PREFIX)}",
+                            what.decode())  # fmt: skip
         value = await route.handler(own, request, *body)
         return value if isinstance(value, Response) else reply(value)
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.handlers import nodes
+from stoker.daemon.handlers.acts import recorded
 from stoker.daemon.http.sessions import Sessions
 from stoker.daemon.metrics.store import MetricsStore
 from stoker.daemon.rights import Caller
@@ -78,6 +79,7 @@ class RouteContext:
         """Held while a what-if simulation runs."""
         self._reopen_ports()
         self.report_rates = ReportRates()
+        self._verb = self._what = ""
         self.metrics = MetricsStore(daemon.context.directory)
 
     def for_caller(self, caller: Caller) -> RouteContext:
@@ -86,8 +88,14 @@ class RouteContext:
         api.context = replace(self.context, caller=caller)
         return api
 
+    def record_acts(self, verb: str, what: str) -> None:
+        """Record what the requests of this user change."""
+        self._verb, self._what = verb, what
+
     async def ask(self, handler: CommandHandler) -> Any:
         """Return the reply of a handler, or raise its rejection."""
+        if self._verb and self.context.caller is not None:
+            handler = recorded(handler, self.context.caller, self._verb, self._what)
         future, on_reply = reply_future()
         self.put(QueuedCommand(handler, on_reply))
         return await future

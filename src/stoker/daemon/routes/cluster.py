@@ -45,7 +45,7 @@ async def list_gpus(api: RouteContext, request: Request) -> Any:
 
 async def list_alarms(api: RouteContext, request: Request) -> Any:
     """Return what is probably wrong with running jobs and GPUs."""
-    return await api.ask(queries.list_alarms)
+    return await api.ask(partial(queries.list_alarms, api.context))
 
 
 async def gpu_history(api: RouteContext, request: Request) -> Any:

@@ -113,7 +113,7 @@ async def _matching(
     rows: list[tuple[Any, int]] = []
     counts: Counter[str] = Counter()
     for page_rows, page_counts in await _in_pages(
-        api, ids, lambda page: partial(job_list.select_matching, chosen, page)
+        api, ids, lambda page: partial(job_list.select_matching, api.context, chosen, page)
     ):
         rows += page_rows
         counts.update(page_counts)

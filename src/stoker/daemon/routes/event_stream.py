@@ -25,6 +25,7 @@ PAGE_SIZE = 500
 KEEP_ALIVE_SECONDS = 15.0
 
 Ask = Callable[[CommandHandler], Awaitable[Any]]
+IsVisible = Callable[[Event], bool]
 
 
 class EncodedEvents:
@@ -45,9 +46,13 @@ class EventSubscriber:
 
     def __init__(
         self, store: Store, publisher: Publisher, ask: Ask, encoded: EncodedEvents,
-        abort: Callable[[], None],
+        abort: Callable[[], None], is_visible: IsVisible | None = None,
     ) -> None:  # fmt: skip
-        """`abort` closes the connection of the client."""
+        """`abort` closes the connection of the client.
+
+        `is_visible` is called by the daemon's thread; None: the client sees all events.
+        """
+        self._is_visible = is_visible
         self._store, self._publisher, self._ask = store, publisher, ask
         self._encoded, self._abort = encoded, abort
         self._event_loop = asyncio.get_running_loop()
@@ -62,15 +67,28 @@ class EventSubscriber:
         """Take the events of a commit; called by the daemon's thread."""
         if self._is_closed:  # closed while it was being added
             self._publisher.remove_stream(self)
-        else:
+        elif self._is_visible is None:
             self._event_loop.call_soon_threadsafe(self._add, seq, events)
+        else:
+            numbered = enumerate(events, seq - len(events) + 1)
+            if visible := [each for each in numbered if self._is_visible(each[1])]:
+                self._event_loop.call_soon_threadsafe(self._add_some, visible)
 
     def _add(self, seq: int, events: Sequence[Event]) -> None:
-        if self._is_closed or seq <= self._after:
+        if seq <= self._after:
             return
         if seq - len(events) < self._after:
             events = events[self._after - seq :]
-        data = self._encoded.encode(seq, events)
+        self._queue(self._encoded.encode(seq, events))
+
+    def _add_some(self, events: Sequence[tuple[int, Event]]) -> None:
+        """Take those events of a commit that the client may see."""
+        if unknown := [each for each in events if each[0] > self._after]:
+            self._queue(_as_text(unknown))
+
+    def _queue(self, data: bytes) -> None:
+        if self._is_closed:
+            return
         if self._unsent_bytes and self._unsent_bytes + len(data) > MAX_BACKLOG_BYTES:
             # Too slow. It does not read, so nothing but the end of the connection reaches it;
             # it may resume with the last id it has.
@@ -90,11 +108,18 @@ class EventSubscriber:
         self._publisher.remove_stream(self)
 
     def _page(self, after: int | None, state: State, now: Instant) -> CommandResult:
-        """Return a page of missed events; with the last page, subscribe to new ones."""
+        """Return a page of missed events, and the number of the last one if there are more.
+
+        With the last page, subscribe to new ones.
+        """
         page = [] if after is None else list(self._store.events(after, PAGE_SIZE))
-        if len(page) < PAGE_SIZE and not self._is_closed:
+        is_full = len(page) == PAGE_SIZE
+        if not (is_full or self._is_closed):
             self._publisher.add_stream(self)
-        return reply_only(page)
+        last = page[-1][0] if is_full else None
+        if self._is_visible is not None:
+            page = [each for each in page if self._is_visible(each[1])]
+        return reply_only((page, last))
 
     async def stream(self, after: int | None) -> AsyncIterator[bytes]:
         """Yield the events after a sequence number (None: from now on) until the client closes."""
@@ -110,12 +135,12 @@ class EventSubscriber:
             self.close()
 
     async def _batches(self, after: int | None) -> AsyncIterator[bytes]:
-        is_full = True
-        while is_full:
-            page = await self._ask(partial(self._page, after))
-            is_full = len(page) == PAGE_SIZE
+        is_last = False
+        while not is_last:
+            page, last = await self._ask(partial(self._page, after))
+            after, is_last = last, last is None
             if page:
-                after, missed = page[-1][0], _as_text(page)
+                missed = _as_text(page)
                 del page  # a client that does not read keeps this frame alive
                 yield missed
         while not self._is_closed:

@@ -14,6 +14,7 @@ from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
 from stoker.daemon.control.hooks import hook_view, record_path
 from stoker.daemon.handlers import queries
+from stoker.daemon.handlers.acts import acts_before
 from stoker.daemon.handlers.usage import job_usage
 from stoker.daemon.handlers.wait import JobWaiter
 from stoker.daemon.http.codec import (
@@ -33,6 +34,7 @@ from stoker.daemon.sweeps import queries as sweep_queries
 from stoker.daemon.sweeps.submit import handle_submit_sweep
 from stoker.engine import CommandResult, Instant
 from stoker.schema import requests
+from stoker.schema.act import ActList, ActView
 from stoker.schema.job import HookView, JobList, JobView, MetricsReply
 from stoker.store.port import JobQuery
 
@@ -119,6 +121,21 @@ async def history(api: RouteContext, request: Request) -> Any:
         limit=min(size, queries.MAX_JOBS_LISTED),
     )
     return await api.ask(partial(queries.history, api.context, query.getlist("select"), job_query))
+
+
+async def acts(api: RouteContext, request: Request) -> Any:
+    """Return what users of a system daemon have changed, newest last; to users, their own acts."""
+    limit = parse_number(request.query_params.get("limit"), "limit") or DEFAULT_HISTORY_SIZE
+    found: list[ActView] = []
+    before: int | None = None
+    while len(found) < limit:
+        page, before = await api.ask(
+            partial(acts_before, api.context, before, lambda: api.daemon.engine.seq)
+        )
+        found[:0] = page
+        if before is None:
+            break
+    return ActList(acts=found[-limit:])
 
 
 async def why(api: RouteContext, request: Request) -> Any:

@@ -18,6 +18,7 @@ from stoker.daemon.http.sessions import ACT, VIEW, Session
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.live_hub import LiveReader, Topic, sse_frame
 from stoker.daemon.views.alarm import alarm_views
+from stoker.daemon.views.visible import limit_alarms
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema.live import AlarmsFrame, CountsFrame, Hello, JobsFrame
 
@@ -54,14 +55,15 @@ async def _stream(
         seq = api.daemon.engine.seq
         hello = Hello(
             version=__version__, api=wire.API_VERSION, boot=api.boot, seq=seq,
-            now=round(now.wall, 3), user=api.context.user, rights=_rights(session),
+            now=round(now.wall, 3), user=api.context.submitter,
+            rights=_rights(session, api.context.is_admin),
             read_only=session is not None and session.rights != ACT, topics=sorted(reader.topics),
         )  # fmt: skip
         return reply_only(
             (
                 hello,
                 CountsFrame(seq=seq, counts=queries.counts(state)),
-                AlarmsFrame(seq=seq, alarms=alarm_views(state)),
+                AlarmsFrame(seq=seq, alarms=limit_alarms(api.context, alarm_views(state), state)),
             )
         )
 
@@ -80,9 +82,9 @@ async def _stream(
         api.hub.remove(reader)
 
 
-def _rights(session: Session | None) -> list[str]:
+def _rights(session: Session | None, is_admin: bool) -> list[str]:
     if session is None:
-        return [VIEW, ACT, "admin"]
+        return [VIEW, ACT, "admin"] if is_admin else [VIEW, ACT]
     return [VIEW, ACT] if session.rights == ACT else [VIEW]
 
 

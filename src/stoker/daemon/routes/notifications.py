@@ -25,15 +25,17 @@ async def list_targets(api: RouteContext, request: Request) -> Any:
 
     def handle(state: State, now: Instant) -> CommandResult:
         views = TargetList(
-            targets=_views(api.daemon.notifier), rules=rules.views(api.context, state)
+            targets=_views(api.daemon.notifier, api.context.is_admin),
+            rules=rules.views(api.context, state),
         )
         return reply_only(views)
 
     return await api.ask(handle)
 
 
-def _views(notifier: Notifier) -> list[TargetView]:
-    status = notifier.status
+def _views(notifier: Notifier, is_admin: bool) -> list[TargetView]:
+    # Other users' addresses and what their servers say are for administrators.
+    status = notifier.status if is_admin else {}
     names = dict.fromkeys([*notifier.targets, *status])
     views = []
     for name in names:

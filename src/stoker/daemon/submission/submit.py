@@ -52,6 +52,8 @@ def submit_jobs(
     Without `durable`, the reply does not wait for the journal: `feed` submits its lines so.
     """
     check_command(body.what)
+    if body.key and context.uid is not None:  # keys of other users must not match
+        body = replace(body, key=f"{context.uid}/{body.key}")
     submitted = context.store.find_key(body.key) if body.key else None
     if submitted is not None:
         first, count = submitted

@@ -13,6 +13,7 @@ from stoker.daemon.context import RequestContext
 from stoker.daemon.views.format import estimate_view, iso
 from stoker.daemon.views.job import STATE_CODES
 from stoker.daemon.views.placement import devices_of, node_names
+from stoker.daemon.views.visible import limit_sweep
 from stoker.engine import Instant
 from stoker.schema.sweep import BestTrial, SweepView, TrialView
 
@@ -36,7 +37,8 @@ def sweep_view(context: RequestContext, state: State, sweep: Sweep, now: Instant
         "eta": iso(end),
         "foreseen": estimate_view(forecast) if forecast is not None else None,
     }
-    return convert(asdict(sweep) | derived, SweepView[str], from_attributes=True)
+    view = convert(asdict(sweep) | derived, SweepView[str], from_attributes=True)
+    return limit_sweep(view, context.access(sweep.uid))
 
 
 def _trials_being_read(context: RequestContext, state: State, sweep: Sweep) -> int:
