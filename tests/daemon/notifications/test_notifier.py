@@ -77,6 +77,17 @@ def test_an_array_is_one_message_at_its_end(tmp_path: Path) -> None:
     assert fixture.sent[0].message.lines == ["most frequent cause: exit 1 ×1"]
 
 
+def test_members_that_end_together_are_one_message(tmp_path: Path) -> None:
+    fixture = NotifierFixture(tmp_path)
+    first = fixture.submit(array="0-1", notify=["ana@lab.org:end"], name="grid")
+    fixture.run(first, first + 1)
+    fixture.apply(
+        *(e.ProcessExited(at=1.0, job=id, attempt=fixture.job(id).attempt, code=0)
+          for id in (first, first + 1))
+    )  # fmt: skip
+    assert fixture.flush() == [("ana@lab.org", "array 1 grid: 2 done, 0 failed")]
+
+
 def test_an_array_starts_once(tmp_path: Path) -> None:
     fixture = NotifierFixture(tmp_path)
     first = fixture.submit(array="0-3", mail_type="BEGIN", name="grid")

@@ -59,8 +59,9 @@ def check_job(
     if since is not None:
         yield Finding("hung", since, _hung_text(track, gpus))
     if rules.limit("nan") and (last.nan_metrics or last.log_has_nan):
-        names = ", ".join(last.nan_metrics[:3]) or "the loss in its log"
-        yield Finding("nan", boot, f"{names}: not a number")
+        names = last.nan_metrics[:3] or ("the loss in its log",)
+        are = "is not a number" if len(names) == 1 else "are not numbers"
+        yield Finding("nan", boot, f"{', '.join(names)} {are}")
     limit = rules.limit("log_silent")
     if limit and last.log_size is not None and boot - track.wrote >= limit:
         yield Finding("log_silent", track.wrote, "no output")
@@ -75,7 +76,7 @@ def check_job(
 
 
 def _hung_text(track: JobTrack, gpus: list[GpuTrack]) -> str:
-    usual = ""
+    usual = "" if track.last.progress is not None else " and no output"
     if track.intervals:
         usual = f", where one came every {approximate_duration(max(track.intervals))}"
     load = f"; GPU at {'100' if gpus[0].is_full else '0'} %" if gpus else ""

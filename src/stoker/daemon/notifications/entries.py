@@ -92,8 +92,13 @@ class EntryBuilder:
                 entries += self._for_alarm(event, state)
             elif isinstance(event, e.NotifyRuleAdded):
                 self.note_free_gpus(state)
-        for id in ended:
-            entries += self._for_end(id, state)
+        last_ended: dict[int, tuple[Job, Spec]] = {}
+        for job, spec in filter(None, (self._find(id, state) for id in ended)):
+            entries += self._for_end(job, spec, state)
+            if job.array is not None and job.finished:
+                last_ended[job.array] = job, spec
+        for array, (job, spec) in last_ended.items():
+            entries += self._for_array_end(job, spec, array, state)
         return _with_few_logs([*entries, *self._for_free_gpus(state)])
 
     def _for_start(self, job: Job, spec: Spec, state: State) -> list[Entry]:
@@ -109,20 +114,14 @@ class EntryBuilder:
         names = self._recipients(state, ALARM, job, spec, alarm.kind)
         return self._to(names, compose.alarm_raised(alarm, state)) if names else []
 
-    def _for_end(self, id: int, state: State) -> list[Entry]:
+    def _for_end(self, job: Job, spec: Spec, state: State) -> list[Entry]:
         """Return the messages about a job that has ended, or is repeated."""
-        found = self._find(id, state)
-        if found is None:
-            return []
-        job, spec = found
         if not job.finished:
             is_repeated = job.state is JobState.PENDING and job.past
             names = self._recipients(state, REQUEUE, job, spec) if is_repeated else {}
             return self._to(names, compose.job_requeued(job, spec)) if names else []
         event = FAIL if job.state in FAILED_STATES else END
         entries = self._for_own_end(job, spec, event, state)
-        if job.array is not None:
-            entries += self._for_array_end(job, spec, job.array, state)
         if not state.live:
             entries += self._to(self._recipients(state, EMPTY), compose.queue_empty(job))
         return entries
@@ -233,7 +232,7 @@ class EntryBuilder:
         return names
 
     def _to(self, names: Iterable[str], message: Message) -> list[Entry]:
-        message.link = self._link(message.facts)
+        message.link, message.host = self._link(message.facts), self._context.node
         return [self._entry(name, message) for name in names]
 
     def _link(self, facts: Mapping[str, Any]) -> str:

@@ -19,7 +19,8 @@ def plain_text(message: Message) -> str:
     if message.log:
         lines += ["", *(f"  | {line}" for line in message.log)]
     if message.command:
-        lines += ["", f"Next: {message.command}"]
+        on = f", on {message.host}" if message.host else ""
+        lines += ["", f"Next{on}: {message.command}"]
     lines += [message.link] if message.link else []
     return "\n".join(lines)
 
@@ -29,7 +30,7 @@ def as_json(message: Message) -> bytes:
     body = {
         "event": message.event, "title": message.title, "lines": message.lines,
         "log": message.log, "command": message.command,
-        "link": message.link, **message.facts,
+        "link": message.link, "host": message.host, **message.facts,
     }  # fmt: skip
     return json.dumps(body).encode()
 

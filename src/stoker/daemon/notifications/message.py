@@ -29,6 +29,8 @@ class Message(Struct, kw_only=True):
     """A command to type next."""
     link: str = ""
     """The page about it, if the web page has an address."""
+    host: str = ""
+    """The machine of the daemon."""
     facts: dict[str, Any] = {}
     """The same for programs: id, state, exit code, ..."""
 
@@ -63,7 +65,9 @@ class Delivery(Struct, kw_only=True):
             event=first.event if len(events) == 1 else "several",
             title=f"{total} {noun}",
             lines=lines,
-            command="stoker queue",
+            command="stoker alarms" if events == {"alarm"} else "stoker queue",
+            link=first.link.partition("#")[0],
+            host=first.host,
             facts={"messages": [message.facts for message in listed], "count": total},
         )
 

@@ -167,9 +167,11 @@ class Notifier:
         """Deliver a test message and return its error; takes long, for any thread."""
         message = Message(
             key="test", event="test", title="test message of stoker",
-            lines=["This target works."], facts={"target": name},
+            lines=[f"Messages of the daemon on {self._context.node} reach {name}."],
+            facts={"target": name}, host=self._context.node,
         )  # fmt: skip
-        return self._send(Delivery(batch=0, target=name, messages=[message]), "test")
+        key = f"test-{time.time():.3f}"
+        return self._send(Delivery(batch=0, target=name, messages=[message]), key)
 
     def warnings(self) -> list[str]:
         """Return the targets that do not work, and whether nothing is delivered any more."""

@@ -106,9 +106,13 @@ def remove(context: RequestContext, id: str, state: State, now: Instant) -> Comm
 
 
 def views(context: RequestContext, state: State) -> list[RuleView]:
-    """Return the rules that the caller may see."""
+    """Return the rules that the caller may see, and that can still hold."""
     rules = state.record.notify_rules.values()
-    return [_view(rule) for rule in rules if context.may_manage(rule.uid)]
+    return [
+        _view(rule)
+        for rule in rules
+        if context.may_manage(rule.uid) and not _is_over(context, rule.condition, state)
+    ]
 
 
 def _view(rule: NotifyRule, note: str | None = None) -> RuleView:
