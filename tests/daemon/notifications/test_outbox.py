@@ -94,7 +94,17 @@ def test_messages_of_a_topic_are_due_with_the_first(outbox: Outbox) -> None:
     assert outbox.take_due(NOW + 59, 9) == []
     assert keys(outbox.take_due(NOW + 60, 9)) == [["a", "b"]]
     outbox.add(3, [entry("d", topic="fail", due=NOW + 130)], NOW + 70)
-    assert keys(outbox.take_due(NOW + 130, 9)) == [["c"], ["d"]]
+    assert keys(outbox.take_due(NOW + 130, 9)) == [["c"]]
+    assert keys(outbox.take_due(NOW + 130, 9)) == [["d"]]
+
+
+def test_a_target_gets_one_delivery_at_a_time(outbox: Outbox) -> None:
+    outbox.add(1, [entry("a"), entry("b"), entry("c", "other", due=NOW + 5)], NOW)
+    (first,) = outbox.take_due(NOW, 2)
+    assert outbox.take_due(NOW, 2, busy={first.target}) == []
+    assert outbox.next_due({first.target}) == NOW + 5
+    outbox.finish(first, None, NOW)
+    assert keys(outbox.take_due(NOW, 2)) == [["b"]]
 
 
 def test_a_stopping_daemon_takes_what_only_waits(outbox: Outbox) -> None:
@@ -105,7 +115,8 @@ def test_a_stopping_daemon_takes_what_only_waits(outbox: Outbox) -> None:
 def test_beyond_the_limit_messages_become_one(tmp_path: Path) -> None:
     outbox = Outbox(str(tmp_path / "outbox.db"), lambda _: 3)
     outbox.add(1, [entry(str(n)) for n in range(2)], NOW)
-    for delivery in outbox.take_due(NOW, 9):
+    for _ in range(2):
+        (delivery,) = outbox.take_due(NOW, 9)
         outbox.finish(delivery, None, NOW)
     outbox.add(2, [entry(str(n)) for n in range(10, 63)], NOW)
     (delivery,) = outbox.take_due(NOW, 9)

@@ -92,13 +92,18 @@ class EntryBuilder:
                 entries += self._for_alarm(event, state)
             elif isinstance(event, e.NotifyRuleAdded):
                 self.note_free_gpus(state)
-        last_ended: dict[int, tuple[Job, Spec]] = {}
-        for job, spec in filter(None, (self._find(id, state) for id in ended)):
+        found = [pair for id in ended if (pair := self._find(id, state)) is not None]
+        arrays: dict[int, tuple[Job, Spec]] = {}
+        for job, spec in found:
             entries += self._for_end(job, spec, state)
             if job.array is not None and job.finished:
-                last_ended[job.array] = job, spec
-        for array, (job, spec) in last_ended.items():
+                arrays[job.array] = job, spec
+        # Once each, also if several members have ended in this commit.
+        for array, (job, spec) in arrays.items():
             entries += self._for_array_end(job, spec, array, state)
+        if found and not state.live:
+            names = self._recipients(state, EMPTY)
+            entries += self._to(names, compose.queue_empty(found[-1][0]))
         return _with_few_logs([*entries, *self._for_free_gpus(state)])
 
     def _for_start(self, job: Job, spec: Spec, state: State) -> list[Entry]:
@@ -121,13 +126,7 @@ class EntryBuilder:
             names = self._recipients(state, REQUEUE, job, spec) if is_repeated else {}
             return self._to(names, compose.job_requeued(job, spec)) if names else []
         event = FAIL if job.state in FAILED_STATES else END
-        entries = self._for_own_end(job, spec, event, state)
-        if not state.live:
-            entries += self._to(self._recipients(state, EMPTY), compose.queue_empty(job))
-        return entries
-
-    def _for_own_end(self, job: Job, spec: Spec, event: str, state: State) -> list[Entry]:
-        """Return the messages about one job; about a member of an array only if asked for."""
+        # A member of an array has messages of its own only if that is asked for.
         is_own = job.array is None or "tasks" in compose.events_of(spec)
         names = self._recipients(state, event, job, spec, scope=JOB if is_own else TASK)
         return self._to(names, compose.job_end(job, spec, self._context.logs)) if names else []

@@ -108,11 +108,10 @@ class Notifier:
         assert self._outbox is not None
         before = self._outbox.seq
         entries: list[Entry] = []
+        self._builder.note_free_gpus(state)
         if before is not None and before < self._seq():
             later = self._context.store.events(before, self._seq() - before)
             entries = self._builder.entries((event for _, event in later), state)
-        else:
-            self._builder.note_free_gpus(state)
         self._start_thread()
         self._put(entries, force=True)
         self._limits.request(0.0)
@@ -206,15 +205,15 @@ class Notifier:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _serve(self, pool: ThreadPoolExecutor) -> None:
-        outbox, in_flight, closing_at = self._outbox, 0, 0.0
+        outbox, busy, closing_at = self._outbox, set[str](), 0.0
         assert outbox is not None
         # What could not be written; nothing later is written before it.
         failed: _Added | _Sent | None = None
-        while not closing_at or (in_flight and time.monotonic() < closing_at):
+        while not closing_at or (busy and time.monotonic() < closing_at):
             item, failed = failed, None
             try:
                 wait = MAX_WAIT_SECONDS
-                if in_flight < WORKERS and (due := outbox.next_due()) is not None:
+                if len(busy) < WORKERS and (due := outbox.next_due(busy)) is not None:
                     wait = min(max(due - time.time(), 0.05), wait)
                 with contextlib.suppress(queue.Empty):
                     item = item or self._inbox.get(timeout=0.1 if closing_at else wait)
@@ -224,11 +223,11 @@ class Notifier:
                         outbox.add(item.seq, item.entries, time.time())
                     else:
                         self._note(outbox, item)
-                        in_flight -= 1
+                        busy.discard(item.delivery.target)
                     item = None
                 ahead = CLOSE_AHEAD_SECONDS if closing_at else 0.0
-                for delivery in outbox.take_due(time.time(), WORKERS - in_flight, ahead):
-                    in_flight += 1
+                for delivery in outbox.take_due(time.time(), WORKERS - len(busy), ahead, busy):
+                    busy.add(delivery.target)
                     pool.submit(self._send_and_tell, delivery)
             except sqlite3.Error as error:  # the disk is full
                 logger.warning("notifications cannot be written: %s", error)

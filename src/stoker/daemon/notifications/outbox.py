@@ -9,7 +9,7 @@ repeated only if the daemon ended before it had noted the reply.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec import Struct
 from msgspec.json import Decoder, encode
@@ -93,10 +93,13 @@ class Outbox:
                 "DELETE FROM messages WHERE ended IS NOT NULL AND ended < ?", (now - KEEP_SECONDS,)
             )
 
-    def take_due(self, now: float, limit: int, ahead: float = 0.0) -> list[Delivery]:
+    def take_due(
+        self, now: float, limit: int, ahead: float = 0.0, busy: Collection[str] = ()
+    ) -> list[Delivery]:
         """Return deliveries that are due, and count the try: a crash does not try for ever.
 
-        `ahead`: seconds; messages that were never tried are taken so much earlier.
+        At most one for each target, and none for those that are busy: one that hangs delays no
+        other. `ahead`: seconds; messages that were never tried are taken so much earlier.
         """
         due = self._db.execute(
             "SELECT target, COALESCE(batch, -1), topic, min(id) FROM messages"
@@ -105,6 +108,8 @@ class Outbox:
         ).fetchall()  # fmt: skip
         groups: dict[str, list[tuple[int, str, int]]] = {}
         for target, batch, topic, first in due:
+            if target in busy:
+                continue
             groups.setdefault(target, []).append((batch, topic, first))
         deliveries: list[Delivery] = []
         with self._transaction():
@@ -119,7 +124,8 @@ class Outbox:
                     plans.append((fresh[0][2], ""))  # all of them as one
                 else:
                     plans += [(first, topic) for _, topic, first in fresh]
-                for batch, topic in plans[: max(limit - len(deliveries), 0)]:
+                if len(deliveries) < limit and plans:
+                    batch, topic = plans[0]
                     deliveries.append(self._claim(target, batch, topic, now, ahead))
         return deliveries
 
@@ -180,10 +186,12 @@ class Outbox:
             )
         return wait
 
-    def next_due(self) -> float | None:
-        """Return when something is to be sent."""
-        row = self._db.execute("SELECT min(due) FROM messages WHERE ended IS NULL").fetchone()
-        return float(row[0]) if row[0] is not None else None
+    def next_due(self, busy: Collection[str] = ()) -> float | None:
+        """Return when something is to be sent to a target that is not busy."""
+        rows = self._db.execute(
+            "SELECT target, min(due) FROM messages WHERE ended IS NULL GROUP BY target"
+        )
+        return min((due for target, due in rows if target not in busy), default=None)
 
     def status(self) -> dict[str, TargetStatus]:
         """Return what became of the messages for each target."""
