@@ -170,14 +170,15 @@ def test_lines_fit_their_width() -> None:
 
 def test_columns_become_rows() -> None:
     reply = {
-        "columns": {"id": [1, 2], "label": [None, "2_0"], "name": [0, 0], "user": [0, 0],
+        "columns": {"id": [1, 3], "array": [None, 2], "first": [None, 4], "labels": [None, 0],
+                    "name": [0, 0], "user": [0, 0],
                     "queue": [0, 0], "state": [1, 0], "node": [None, 0], "cause": [None, None]},
         "dictionary": {"name": ["t"], "user": ["ana"], "queue": ["q"], "node": ["box"],
-                       "state": ["RUNNING", "PENDING"], "cause": []},
+                       "state": ["RUNNING", "PENDING"], "cause": [], "labels": ["lr"]},
     }  # fmt: skip
     first, second = rows_of(reply)
     assert (first["label"], first["state"], first["node"]) == ("1", "PENDING", None)
-    assert (second["label"], second["state"], second["node"]) == ("2_0", "RUNNING", "box")
+    assert (second["label"], second["state"], second["node"]) == ("2_5", "RUNNING", "box")
 
 
 def test_the_sweep_screen_has_progress_and_the_best_value(model: TopModel) -> None:

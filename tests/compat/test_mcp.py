@@ -141,7 +141,7 @@ def test_an_error_of_the_daemon_is_a_result(fake: FakeDaemon) -> None:
 
 
 def test_the_queue_has_twenty_jobs_in_few_fields(fake: FakeDaemon) -> None:
-    columns = {"id": [1, 2], "label": [None, None]}
+    columns = {"id": [1, 2], "array": [None, None], "labels": [None, None]}
     columns |= {name: [0, 0] for name in ("name", "user", "queue", "state")}
     columns |= {"node": [None, None], "cause": [None, None]}
     fake.answers["GET /v1/jobs/columns"] = (200, {

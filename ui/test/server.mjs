@@ -28,8 +28,8 @@ const iso = (at) => (at == null ? null : new Date(at * 1000).toISOString());
 
 const USERS = ["ana", "ben", "chiara", "dmitri", "emma"];
 const NAMES = ["resnet50-lr0.1", "vit-b16-cosine", "llama-lora-r8", "unet-ct-seg", "gpt2-medium", "bert-squad", "diffusion-64", "whisper-ft", "yolo-v9-coco", "dqn-atari"];
-const FIELDS = ["id", "label", "name", "user", "queue", "state", "node", "cause", "gpus", "devices", "priority", "held", "submitted", "started", "ended", "begin", "limit", "expected", "sweep", "epochs", "total_epochs", "attempt"];
-const CODED = ["name", "user", "queue", "state", "node", "cause"];
+const FIELDS = ["id", "array", "first", "labels", "name", "user", "queue", "state", "node", "cause", "gpus", "devices", "priority", "held", "submitted", "started", "ended", "begin", "limit", "expected", "sweep", "epochs", "total_epochs", "attempt"];
+const CODED = ["name", "user", "queue", "labels", "state", "node", "cause"];
 
 const start = clock();
 const gpuCount = number("gpus", 8);
@@ -40,7 +40,7 @@ let nextId = 4210;
 
 function job(fields) {
   const id = nextId++;
-  const row = { id, label: String(id), name: pick(NAMES), user: pick(USERS), queue: "default", state: "PENDING", node: null, cause: null, gpus: 1, devices: null, priority: 0, held: false, submitted: start - random() * 90000, started: null, ended: null, begin: null, limit: null, expected: null, sweep: null, epochs: null, total_epochs: null, attempt: 0, ...fields };
+  const row = { id, label: String(id), array: null, first: null, labels: pick([null, null, "thesis", "baseline"]), name: pick(NAMES), user: pick(USERS), queue: "default", state: "PENDING", node: null, cause: null, gpus: 1, devices: null, priority: 0, held: false, submitted: start - random() * 90000, started: null, ended: null, begin: null, limit: null, expected: null, sweep: null, epochs: null, total_epochs: null, attempt: 0, ...fields };
   rows.push(row);
   return row;
 }
@@ -65,7 +65,7 @@ for (let i = 0; i < waiting; i++) {
   if (array === 0 && random() < 0.05) array = -nextId;
   if (array < 0) {
     const owner = -array;
-    job({ label: `${owner}_${nextId - owner}`, name: "sweep-lr", user: "ben", gpus: 1, epochs: null, sweep: owner % 2 ? owner : null });
+    job({ label: `${owner}_${nextId - owner}`, array: owner, first: 0, name: "sweep-lr", user: "ben", gpus: 1, epochs: null, sweep: owner % 2 ? owner : null });
     if (random() < 0.03) array = 0;
   } else job({ gpus: pick([1, 1, 1, 2, 4, null]), held: random() < 0.03, expected: random() < 0.6 ? start + random() * 50000 : null, priority: pick([0, 0, 0, 5]) });
 }
@@ -92,7 +92,7 @@ function columns(query) {
         return codes.get(row[field]);
       });
       dictionary[field] = [...codes.keys()];
-    } else result[field] = shown.map((row) => (field === "label" && row.label === String(row.id) ? null : row[field]));
+    } else result[field] = shown.map((row) => row[field]);
   }
   return { seq: 1, boot: "dev", now: clock(), total: rows.length, offset: 0, counts: counts(), columns: result, dictionary };
 }

@@ -10,10 +10,16 @@ from stoker.schema.alarm import AlarmView
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
-    """A job in a list; its fields are the columns of `JobColumns`, in this order."""
+    """A job in a list; its fields but the label are the columns of `JobColumns`."""
 
     id: int
-    label: str | None = None
+    label: str
+    array: int | None = None
+    """The id of its array or sweep, which is that of the first member."""
+    first: int | None = None
+    """The index of the array's first member, if indexes are as far apart as ids."""
+    labels: str | None = None
+    """Separated by commas."""
     name: str = ""
     user: str = ""
     queue: str = "default"

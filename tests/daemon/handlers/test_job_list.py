@@ -96,9 +96,10 @@ def test_columns_and_rows_have_the_same_values(mixed: HandlerFixture) -> None:
             value = values[at]
             if name in coders and value is not None:
                 value = coders[name].texts[value]
-            if name == "label":
-                value = value or str(row.id)
             assert value == getattr(row, name), name
+    assert [row.label for row in rows] == [job.label for job in jobs]
+    assert all(row.array is None or row.label == f"{row.array}_{row.id - row.array + row.first}"
+               for row in rows)  # fmt: skip
     running = rows[2]
     assert (running.gpus, running.devices, running.node) == (2, ["0", "1"], "box")
     assert (rows[3].gpus, rows[3].label, rows[6].limit, rows[7].devices) == (0.5, "4_0", 3600, None)

@@ -1,7 +1,7 @@
 // The filter language: `state:running user:ana,ben -queue:night gpus:>1 "two words" resnet`.
 
 import { groupOf } from "./states";
-import { NONE, type JobTable } from "./table";
+import type { JobTable } from "./table";
 
 export interface Term {
   key: string;
@@ -49,17 +49,14 @@ export function selects(text: string, key: string, value: string): boolean {
   return parse(text).some((term) => term.key === key && !term.not && term.values.includes(value));
 }
 
-/** What only the server can match, since columns have no commands and labels: query parameters. */
-export function serverQuery(terms: Term[]): Record<string, string> | null {
-  const text = terms.filter((term) => term.key === "text" && !term.not).map((term) => term.values[0]);
-  const label = terms.filter((term) => term.key === "label" && !term.not).map((term) => term.values.join(","));
-  if (!text.length && !label.length) return null;
-  return { ...(text.length ? { text: text.join(" ") } : {}), ...(label.length ? { label: label.join(",") } : {}) };
+/** The words that only the server can match, since columns have no commands. */
+export function serverText(terms: Term[]): string {
+  return terms.filter((term) => term.key === "text" && !term.not).map((term) => term.values[0]).join(" ");
 }
 
 type Test = (at: number) => boolean;
 
-/** A test of rows. `matched`: ids for which the server found the text and labels of `serverQuery`. */
+/** A test of rows. `matched`: ids for which the server found the words of `serverText`. */
 export function compile(terms: Term[], table: JobTable, now: number, matched: ReadonlySet<number> | null): Test {
   const tests = terms.map((term) => {
     const test = testOf(term, table, now, matched);
@@ -71,7 +68,7 @@ export function compile(terms: Term[], table: JobTable, now: number, matched: Re
 function testOf({ key, values, not }: Term, table: JobTable, now: number, matched: ReadonlySet<number> | null): Test {
   const { integers, numbers } = table;
   const wanted = values.map((value) => value.toLowerCase());
-  const coded = (name: "user" | "queue" | "node" | "name" | "cause", hit: (word: string) => boolean): Test => {
+  const coded = (name: "user" | "queue" | "labels" | "node" | "name" | "cause", hit: (word: string) => boolean): Test => {
     const hits = table.words[name].map((word) => hit(word.toLowerCase()));
     return (at) => hits[table.codes[name][at]!] ?? false;
   };
@@ -90,7 +87,7 @@ function testOf({ key, values, not }: Term, table: JobTable, now: number, matche
       return coded(key, (word) => wanted.some((value) => word.includes(value)));
     case "sweep": {
       const ids = new Set(values.map(Number));
-      return (at) => ids.has(integers.sweep[at]!) || (integers.sweep[at] === NONE && ids.has(Number(table.label(at).split("_")[0])));
+      return (at) => ids.has(integers.array[at]!);
     }
     case "gpus":
       return compared(values, (at) => numbers.gpus[at]! || 0);
@@ -99,7 +96,7 @@ function testOf({ key, values, not }: Term, table: JobTable, now: number, matche
     case "elapsed":
       return compared(values, (at) => (numbers.ended[at] || now) - numbers.started[at]!);
     case "label":
-      return (at) => matched?.has(integers.id[at]!) ?? false;
+      return coded("labels", (word) => word.split(",").some((label) => wanted.includes(label)));
     default: {
       const word = wanted[0]!;
       const name = coded("name", (text) => text.includes(word));

@@ -22,7 +22,7 @@ export interface Listing {
   jobs: number;
   /** Indices of all matching rows, in order. */
   rows: Int32Array;
-  facets: Record<"state" | "user" | "queue" | "sweep", [string, number][]>;
+  facets: Record<"state" | "user" | "queue" | "label" | "sweep", [string, number][]>;
 }
 
 const GROUPS: readonly Group[] = ["running", "pending", "failed", "done"];
@@ -57,14 +57,6 @@ function sortRows(table: JobTable, rows: Int32Array, sort: Sort, descending: boo
   else byNumber((at) => numbers[sort][at] || 0);
 }
 
-/** Array or sweep of a row, or NONE. */
-function ownerOf(table: JobTable, at: number): number {
-  const sweep = table.integers.sweep[at]!;
-  if (sweep !== NONE) return sweep;
-  const label = table.labels[at];
-  return label ? Number.parseInt(label, 10) || NONE : NONE;
-}
-
 /** Compute a list. `open`: keys of folds that are unfolded; null: show every job as a row. */
 export function listing(
   table: JobTable, test: (at: number) => boolean, sort: Sort, descending: boolean, now: number,
@@ -78,7 +70,7 @@ export function listing(
   const found = new Map<string, Fold>();
   const slots: (Fold | number)[] = [];
   for (const at of rows) {
-    const owner = ownerOf(table, at);
+    const owner = table.integers.array[at]!;
     const group = groups[table.codes.state[at]!] ?? "failed";
     if (owner === NONE || group === "running") {
       slots.push(at);
@@ -113,10 +105,14 @@ function facetsOf(table: JobTable, rows: Int32Array): Listing["facets"] {
       const code = codes[at]!;
       if (code !== NONE) counts.set(code, (counts.get(code) ?? 0) + 1);
     }
-    return [...counts].map(([code, n]): [string, number] => [word(code) ?? "", n]).sort((a, b) => b[1] - a[1]).slice(0, 12);
+    return [...counts].map(([code, n]) => [word(code) ?? "", n]);
   };
-  const coded = (name: "state" | "user" | "queue") => tally(table.codes[name], (code) => table.words[name][code]);
-  return { state: coded("state"), user: coded("user"), queue: coded("queue"), sweep: tally(table.integers.sweep, String) };
+  const first = (values: [string, number][]) => values.sort((a, b) => b[1] - a[1]).slice(0, 12);
+  const coded = (name: "state" | "user" | "queue" | "labels") => tally(table.codes[name], (code) => table.words[name][code]);
+  // A job may have several labels.
+  const labels = new Map<string, number>();
+  for (const [texts, n] of coded("labels")) for (const label of texts.split(",")) labels.set(label, (labels.get(label) ?? 0) + n);
+  return { state: first(coded("state")), user: first(coded("user")), queue: first(coded("queue")), label: first([...labels]), sweep: first(tally(table.integers.sweep, String)) };
 }
 
 /** Index in `entries` of the row of a job, or -1. */

@@ -1,7 +1,7 @@
 // All jobs as columns of numbers, loaded once and then changed by frames of the live stream.
 
-const CODED = ["name", "user", "queue", "state", "node", "cause"] as const;
-const INTEGERS = ["id", "priority", "sweep", "epochs", "total_epochs", "attempt"] as const;
+const CODED = ["name", "user", "queue", "labels", "state", "node", "cause"] as const;
+const INTEGERS = ["id", "array", "first", "priority", "sweep", "epochs", "total_epochs", "attempt"] as const;
 const NUMBERS = ["gpus", "submitted", "started", "ended", "begin", "limit", "expected"] as const;
 
 type Coded = (typeof CODED)[number];
@@ -43,7 +43,6 @@ export class JobTable {
   live = 0;
   alive = new Uint8Array(0);
   held = new Uint8Array(0);
-  labels: (string | null)[] = [];
   devices: (string[] | null)[] = [];
   readonly codes = {} as Record<Coded, Int32Array>;
   readonly integers = {} as Record<Integer, Int32Array>;
@@ -62,7 +61,6 @@ export class JobTable {
     this.capacity = capacity;
     this.alive = new Uint8Array(capacity);
     this.held = new Uint8Array(capacity);
-    this.labels = [];
     this.devices = [];
     this.rows = new Map();
     for (const name of CODED) {
@@ -87,7 +85,6 @@ export class JobTable {
     for (const name of NUMBERS) fill(this.numbers[name], reply.columns[name], NaN);
     const held = reply.columns.held ?? [];
     for (let i = 0; i < held.length; i++) this.held[i] = held[i] ? 1 : 0;
-    this.labels = (reply.columns.label ?? []) as (string | null)[];
     this.devices = (reply.columns.devices ?? []) as (string[] | null)[];
     for (let i = 0; i < ids.length; i++) this.rows.set(ids[i]!, i);
     this.alive.fill(1, 0, ids.length);
@@ -119,7 +116,6 @@ export class JobTable {
     for (const name of INTEGERS) this.integers[name][at] = row[name] ?? NONE;
     for (const name of NUMBERS) this.numbers[name][at] = row[name] ?? NaN;
     this.held[at] = row.held ? 1 : 0;
-    this.labels[at] = row.label === String(row.id) ? null : row.label;
     this.devices[at] = row.devices ?? null;
   }
 
@@ -168,7 +164,8 @@ export class JobTable {
 
   /** What users call the job. */
   label(at: number): string {
-    return this.labels[at] ?? String(this.integers.id[at]);
+    const { id, array, first } = this.integers;
+    return array[at] === NONE ? String(id[at]) : `${array[at]}_${id[at]! - array[at]! + first[at]!}`;
   }
 
   /** The row at an index with plain values. */

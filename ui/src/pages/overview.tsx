@@ -49,8 +49,8 @@ const lists = computed(() => {
 function groupFailures(failed: number[]): { first: Row; ids: number[] }[] {
   const groups = new Map<string, { first: Row; ids: number[] }>();
   for (const at of failed) {
-    const owner = table.integers.sweep[at] !== NONE ? `s${table.integers.sweep[at]}` : (table.labels[at]?.split("_")[0] ?? `j${table.integers.id[at]}`);
-    const key = `${owner} ${table.codes.cause[at]}`;
+    const { id, array } = table.integers;
+    const key = `${array[at] === NONE ? `j${id[at]}` : array[at]} ${table.codes.cause[at]}`;
     const group = groups.get(key);
     if (group) group.ids.push(table.integers.id[at]!);
     else if (groups.size < 200) groups.set(key, { first: table.row(at), ids: [table.integers.id[at]!] });

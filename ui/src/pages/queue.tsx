@@ -3,7 +3,7 @@
 import { computed, effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { act, edit, move, type Verb } from "../actions";
-import { compile, parse, selects, serverQuery, toggle } from "../core/filter";
+import { compile, parse, selects, serverText, toggle } from "../core/filter";
 import { count, duration, plural, safe } from "../core/format";
 import { listing, positionOf, type Fold, type Sort } from "../core/listing";
 import { groupOf, stateWord } from "../core/states";
@@ -32,19 +32,19 @@ const sort = computed(() => (parameter("s").replace("-", "") || "start") as Sort
 const isDescending = computed(() => parameter("s").startsWith("-"));
 const isFlat = computed(() => parameter("flat") === "1");
 const terms = computed(() => parse(filter.value));
-const asked = computed(() => JSON.stringify(serverQuery(terms.value)));
+const asked = computed(() => serverText(terms.value));
 
-// Commands and labels are not in the columns: the server finds them.
+// Commands are not in the columns: the server finds them.
 let latest = 0;
 effect(() => {
-  const query = JSON.parse(asked.value) as Record<string, string> | null;
+  const text = asked.value;
   const mine = ++latest;
   matched.value = null;
-  if (!query || route.value.page !== "q") return;
+  if (!text || route.value.page !== "q") return;
   setTimeout(async () => {
     if (mine !== latest) return;
     try {
-      const reply = await get<ColumnsReply>(withQuery("jobs/columns", query));
+      const reply = await get<ColumnsReply>(withQuery("jobs/columns", { text }));
       if (mine === latest) matched.value = new Set(reply.columns.id as number[]);
     } catch {
       // Without an answer, names, users and ids are matched here.
@@ -276,7 +276,7 @@ function causes(fold: Fold): string {
 
 function Facets() {
   const { facets } = list.value;
-  const names = { state: (value: string) => stateWord(value), user: safe, queue: safe, sweep: (value: string) => `${value} ${safe(sweeps.value.find((one) => String(one.id) === value)?.name ?? "", 30)}` };
+  const names = { state: (value: string) => stateWord(value), user: safe, queue: safe, label: safe, sweep: (value: string) => `${value} ${safe(sweeps.value.find((one) => String(one.id) === value)?.name ?? "", 30)}` };
   return (
     <div class="facets">
       {(Object.keys(names) as (keyof typeof names)[]).map((key) => {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 GPUS, QUEUE, JOB, SWEEPS, NODES, HELP = "1", "2", "3", "4", "5", "?"
 HOLDING = ("CONFIGURING", "QUEUED", "RUNNING", "SUSPENDED", "COMPLETING")
-CODED = ("name", "user", "queue", "state", "node", "cause")
+CODED = ("name", "user", "queue", "labels", "state", "node", "cause")
 SORTS = ("start", "submitted", "elapsed", "name")
 LOG_LINES = 200
 HISTORY_MINUTES = 10
@@ -237,7 +237,8 @@ def rows_of(reply: JsonObject) -> list[JsonObject]:
     names = list(columns)
     rows = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     for row in rows:
-        row["label"] = row["label"] or str(row["id"])
+        id, array = row["id"], row["array"]
+        row["label"] = str(id) if array is None else f"{array}_{id - array + row['first']}"
     return rows
 
 

@@ -11,7 +11,7 @@ from stoker.core.model.spec import Spec
 from stoker.core.model.units import THOUSAND
 from stoker.schema.live import JobRow
 
-CODED_COLUMNS = ("name", "user", "queue", "state", "node", "cause")
+CODED_COLUMNS = ("name", "user", "queue", "labels", "state", "node", "cause")
 """Columns with few different texts, which hold indexes into a dictionary."""
 
 Coder = Mapping[Any, Any]
@@ -43,18 +43,19 @@ class _Verbatim(dict[Any, Any]):
 
 
 class _SpecFields(dict[str, tuple[Any, ...]]):
-    """Queue, GPUs and time limit by spec: most jobs of a long list have equal specs."""
+    """Queue, GPUs, time limit, epochs and labels by spec: most jobs have equal ones."""
 
-    def __init__(self, specs: Mapping[str, Spec], queues: Coder) -> None:
+    def __init__(self, specs: Mapping[str, Spec], queues: Coder, labels: Coder) -> None:
         super().__init__()
-        self._specs, self._queues = specs, queues
+        self._specs, self._queues, self._labels = specs, queues, labels
 
     def __missing__(self, hash: str) -> tuple[Any, ...]:
         spec = self._specs[hash]
         amount = spec.request.gpu_amount
         gpus = (amount // THOUSAND if amount % THOUSAND == 0 else amount / THOUSAND) or None
         total = spec.training.epochs if spec.training is not None else None
-        fields = self[hash] = (self._queues[spec.queue], gpus, spec.limit, total)
+        labels = self._labels[",".join(spec.labels) or None]
+        fields = self[hash] = (self._queues[spec.queue], gpus, spec.limit, total, labels)
         return fields
 
 
@@ -64,14 +65,17 @@ def job_columns(
     """Return the columns of some jobs.
 
     One comprehension per column: 0.9 s for a million jobs, and 2.4 s with one function per job.
+    Labels follow from id, array and first, which are half as large.
     """
     names, users, nodes, causes = (coders[name] for name in ("name", "user", "node", "cause"))
     states = {state: coders["state"][state.value] for state in {job.state for job in jobs}}
-    by_spec = _SpecFields(specs, coders["queue"])
+    by_spec = _SpecFields(specs, coders["queue"], coders["labels"])
     fields = [by_spec[job.spec] for job in jobs]
     return {
         "id": [job.id for job in jobs],
-        "label": [None if job.array is None else job.label for job in jobs],
+        "array": [job.array for job in jobs],
+        "first": [_first_index(job) for job in jobs],
+        "labels": [field[4] for field in fields],
         "name": [names[job.name] for job in jobs],
         "user": [users[job.user] for job in jobs],
         "queue": [field[0] for field in fields],
@@ -108,6 +112,13 @@ def job_rows(jobs: Sequence[Job], specs: Mapping[str, Spec], expected: Expected)
         JobRow(**dict(zip(columns, row, strict=True)))
         for row in zip(*columns.values(), strict=True)
     ]
+
+
+def _first_index(job: Job) -> int | None:
+    """Return the index of the first member of an array without gaps."""
+    if job.array is None or job.index is None:
+        return None
+    return job.index - job.id + job.array
 
 
 def _gpus_of(job: Job) -> list[str] | None:
