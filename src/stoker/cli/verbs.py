@@ -46,6 +46,7 @@ GROUPS = {
         "drain": "start no more jobs on a GPU or node",
         "undrain": "use a drained GPU or node again",
         "daemon": "start, stop, restart or inspect the daemon",
+        "system": "one daemon for all users: install it, its status, move a queue to it",
         "notify": "notify of jobs, sweeps, GPUs; list targets; send a test message",
         "db": "back up the database",
         "mcp": "serve jobs, GPUs and logs to an MCP client over stdin and stdout",
@@ -96,6 +97,7 @@ MODULES = {
     for package, verbs in PACKAGES.items()
     for verb in verbs
 } | {
+    "system": "stoker.cli.system.system",
     "feed": "stoker.feed.main", "compat": "stoker.compat.command", "mcp": "stoker.compat.mcp",
 }  # fmt: skip
 """Verb -> the module with its `main(argv)`."""

@@ -62,9 +62,14 @@ def _marker() -> str:
 
 
 def _check(path: str, is_there: bool) -> None:
-    """Raise unless only root can have put a socket there; its listener is checked later."""
+    """Raise unless there is a socket of root's; its listener is checked later."""
     if not is_there:
         raise DaemonUnreachable(SYSTEM_DOWN)
+    check_directory(path)
+
+
+def check_directory(path: str) -> None:
+    """Raise unless only root can have put this socket there."""
     directory = os.path.dirname(path)
     status = os.stat(directory)
     if status.st_uid != 0 or status.st_mode & 0o022:

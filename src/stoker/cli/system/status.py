@@ -1,0 +1,117 @@
+"""`stoker system status`: what of the system daemon runs, and for which users."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import socket
+import struct
+
+from stoker import __version__, places
+from stoker.cli.system import files
+from stoker.client import fast_json
+from stoker.client.client import Client
+from stoker.client.errors import SYSTEM_DOWN, DaemonUnreachable, PermissionDenied, StokerError
+from stoker.client.route import check_directory
+from stoker.wire import JsonObject
+
+PROCESS_NAME = "stoker-user"
+"""What the process of a user calls itself (executors/user/process.py)."""
+REPLY_SECONDS = 5.0
+
+
+def collect() -> JsonObject:
+    """Return the state of gate, daemon and user processes, and what is wrong."""
+    problems = []
+    gate, daemon = gate_pid(), None
+    if not os.path.exists(files.GATE_CONFIG):
+        problems.append("No system daemon is installed here: stoker system install")
+    elif gate is None:
+        problems.append(SYSTEM_DOWN)
+    if gate is not None:
+        try:
+            check_directory(places.system_socket())
+            daemon = daemon_view()
+        except StokerError as error:
+            problems.append(error.message)
+    if daemon is not None:
+        if daemon["version"] != __version__:
+            problems.append(
+                f"The daemon is of version {daemon['version']}, this command of {__version__}: "
+                "restart gate and daemon after an upgrade."
+            )
+        problems += [*daemon["warnings"], *daemon["faults"]]
+    return {
+        "gate": {"pid": gate} if gate else None,
+        "daemon": daemon and {key: daemon[key] for key in ("pid", "version", "since", "counts")},
+        "socket": places.system_socket(),
+        "users": user_processes(),
+        "version": __version__,
+        "problems": problems,
+    }
+
+
+def gate_pid() -> int | None:
+    """Return the process that listens for users, None if there is none."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(REPLY_SECONDS)
+        try:
+            peer.connect(places.system_socket())
+        except OSError:
+            return None
+        data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, _, _ = struct.unpack("3i", data)
+        return int(pid)
+
+
+def daemon_view() -> JsonObject:
+    """Return the status of the daemon itself; raise if it does not answer soon."""
+    client = Client(places.system_socket())
+    client.check_version = False
+    try:
+        reply = client.open("GET", "/v1/daemon", None, REPLY_SECONDS, retry=False).read()
+    except PermissionDenied:
+        raise
+    except DaemonUnreachable as error:
+        raise DaemonUnreachable(f"The daemon does not answer ({error.message})") from None
+    view: JsonObject = fast_json.loads(reply)
+    return view
+
+
+def user_processes() -> list[JsonObject]:
+    """Return the processes that run the jobs of users, by user."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            uid = os.stat(f"/proc/{entry}").st_uid
+            with open(f"/proc/{entry}/comm", encoding="utf-8", errors="replace") as file:
+                if file.read().strip() == PROCESS_NAME:
+                    found.append({"user": _name(uid), "uid": uid, "pid": int(entry)})
+    return sorted(found, key=lambda each: (each["uid"], each["pid"]))
+
+
+def lines(view: JsonObject) -> list[str]:
+    """Return the state as text."""
+    from stoker.cli.output.job_table import counts_text
+
+    gate, daemon = view["gate"], view["daemon"]
+    users = ", ".join(f"{each['user']} (pid {each['pid']})" for each in view["users"])
+    about = f"running (pid {daemon['pid']}, version {daemon['version']})" if daemon else ""
+    shown = [
+        f"gate        {'running (pid {})'.format(gate['pid']) if gate else 'not running'}",
+        f"daemon      {about or 'not running'}",
+        f"socket      {view['socket']}",
+        f"jobs        {counts_text(daemon['counts']) if daemon else '?'}",
+        f"processes   {users or 'none'}",
+    ]
+    return [*shown, *(f"problem     {problem}" for problem in view["problems"])]
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
