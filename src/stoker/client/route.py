@@ -35,7 +35,7 @@ def system_socket() -> str | None:
     if not is_there and mode != "system" and not os.path.exists(GATE_CONFIG):
         return None
     if mode == "system" or os.path.exists(_marker()):
-        _check(path, is_there)
+        check_socket(path)
     elif _own_daemon_has_jobs():
         _say(
             "commands go to your own daemon while it has unfinished jobs, not to the system "
@@ -43,7 +43,7 @@ def system_socket() -> str | None:
         )
         return None
     else:
-        _check(path, is_there)
+        check_socket(path)
         _announce(path)
     return path
 
@@ -61,15 +61,13 @@ def _marker() -> str:
     return os.path.join(places.state_dir(), "system-mode")
 
 
-def _check(path: str, is_there: bool) -> None:
-    """Raise unless there is a socket of root's; its listener is checked later."""
-    if not is_there:
+def check_socket(path: str) -> None:
+    """Raise unless there is a socket that only root can have put there.
+
+    Its listener is checked by every connection.
+    """
+    if not os.path.lexists(path):
         raise DaemonUnreachable(SYSTEM_DOWN)
-    check_directory(path)
-
-
-def check_directory(path: str) -> None:
-    """Raise unless only root can have put this socket there."""
     directory = os.path.dirname(path)
     status = os.stat(directory)
     if status.st_uid != 0 or status.st_mode & 0o022:

@@ -13,7 +13,7 @@ from stoker.cli.system import files
 from stoker.client import fast_json
 from stoker.client.client import Client
 from stoker.client.errors import SYSTEM_DOWN, DaemonUnreachable, PermissionDenied, StokerError
-from stoker.client.route import check_directory
+from stoker.client.route import check_socket
 from stoker.wire import JsonObject
 
 PROCESS_NAME = "stoker-user"
@@ -31,7 +31,7 @@ def collect() -> JsonObject:
         problems.append(SYSTEM_DOWN)
     if gate is not None:
         try:
-            check_directory(places.system_socket())
+            check_socket(places.system_socket())
             daemon = daemon_view()
         except StokerError as error:
             problems.append(error.message)

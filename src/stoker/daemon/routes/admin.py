@@ -17,9 +17,11 @@ from stoker.daemon.context import reply_only
 from stoker.daemon.handlers import job_actions, nodes, policies, queries
 from stoker.daemon.http import credentials
 from stoker.daemon.http.auth import tcp_auth
+from stoker.daemon.http.permission import session_of
 from stoker.daemon.nodes.local_node import build_node_facts
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.runtime.command_queue import QueuedCommand
+from stoker.daemon.submission.export import export_jobs
 from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading
@@ -135,6 +137,13 @@ def _end(api: RouteContext, mode: str) -> None:
         return reply_only(None)
 
     api.put(QueuedCommand(handle, lambda *_: None))
+
+
+async def export(api: RouteContext, request: Request) -> Any:
+    """Return held jobs with their environments, as submissions to another daemon."""
+    if session_of(request.scope) is not None or tcp_auth(request.scope) is not None:
+        raise CommandRejected("Environments are sent to this daemon's socket only.", "permission")
+    return await api.ask(partial(export_jobs, api.context))
 
 
 async def listen(api: RouteContext, request: Request, body: requests.Listen) -> Any:

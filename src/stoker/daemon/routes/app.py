@@ -61,6 +61,7 @@ from stoker.schema import act as ac
 from stoker.schema import alarm as al
 from stoker.schema import daemon as d
 from stoker.schema import estimate as e
+from stoker.schema import export as x
 from stoker.schema import gpu as g
 from stoker.schema import job as j
 from stoker.schema import limits as li
@@ -228,6 +229,7 @@ ROUTES = (
     ApiRoute("GET", "/sessions", OWN, sessions.list_sessions, w.SessionList),
     ApiRoute("DELETE", "/sessions/{id}", OWN, sessions.end, w.SessionEnded),
     # The daemon
+    ApiRoute("GET", "/export", Need.HOST, admin.export, x.ExportReply),
     ApiRoute("GET", "/daemon", VIEW, admin.status, d.DaemonStatus),
     ApiRoute("POST", "/daemon/stop", HOST, admin.stop, d.StopReply, r.Stop),
     ApiRoute("POST", "/listen", HOST, admin.listen, d.ListenerView, r.Listen),
