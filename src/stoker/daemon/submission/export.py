@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from stoker.core.model.dependency import DependencyStatus
 from stoker.core.model.job import Job, JobState
-from stoker.core.model.spec import Spec
+from stoker.core.model.spec import Spec, default_name
 from stoker.core.model.units import BadValue
 from stoker.core.options.render import render_options, timestamp
 from stoker.core.options.submit import Options, ParseContext, parse_options
@@ -142,14 +142,16 @@ class _Export:
         def key(job: Job) -> tuple[Any, ...]:
             is_line = job.array is None and isinstance(job.command, str)
             alone = None if is_line or job.array is not None else job.id
-            return job.spec, job.array, job.priority, job.begin_at, job.name, alone
+            return job.spec, job.array, job.priority, job.begin_at, _given_name(job), alone
 
         for (hash, array, *_), group in groupby(jobs, key):
             members = sorted(group, key=lambda job: (job.index or 0, job.id))
             first, spec = members[0], self.state.spec(members[0])
             body = self.bodies[hash]
             assert isinstance(body, dict)
-            options = {**body["options"], "name": first.name, "hold": True}
+            options = {**body["options"], "hold": True}
+            if name := _given_name(first):
+                options["name"] = name
             queue = self.state.record.queues.get(spec.queue)
             if first.priority != (queue.priority if queue else 0):
                 options["priority"] = str(first.priority)
@@ -218,7 +220,14 @@ class _Export:
                         "array_size", "array_range")
         }  # fmt: skip
         made = replace(Spec(request=parsed.request, name=spec.name, **same), **fields)
-        return _comparable(limit_to_queue(self.state, made))
+        return _comparable(
+            limit_to_queue(self.state, made, self.context.limits_of(spec, self.state))
+        )
+
+
+def _given_name(job: Job) -> str | None:
+    """Return the name of a job, None if it is that of its command."""
+    return None if job.name == default_name(job.command) else job.name
 
 
 def _comparable(spec: Spec) -> Spec:
