@@ -229,7 +229,7 @@ ROUTES = (
     ApiRoute("GET", "/sessions", OWN, sessions.list_sessions, w.SessionList),
     ApiRoute("DELETE", "/sessions/{id}", OWN, sessions.end, w.SessionEnded),
     # The daemon
-    ApiRoute("GET", "/export", HOST, admin.export, x.ExportReply),
+    ApiRoute("GET", "/export", VIEW, admin.export, x.ExportReply),
     ApiRoute("GET", "/daemon", VIEW, admin.status, d.DaemonStatus),
     ApiRoute("POST", "/daemon/stop", HOST, admin.stop, d.StopReply, r.Stop),
     ApiRoute("POST", "/listen", HOST, admin.listen, d.ListenerView, r.Listen),
