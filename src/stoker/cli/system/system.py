@@ -146,9 +146,9 @@ def run(args: Args) -> int:
     return supervise()
 
 
-def adopt(args: Args) -> int:
+def move(args: Args) -> int:
     """Move the jobs that wait in this user's own queue to the system daemon."""
-    from stoker.cli.system.adopt import move_queue
+    from stoker.cli.system.move import move_queue
 
     return move_queue(dry_run=args.flag("dry_run"))
 
@@ -158,4 +158,6 @@ def _require_root(action: str) -> None:
         raise PermissionDenied(f"Only root may do this: sudo stoker system {action}")
 
 
-ACTIONS = {each.__name__: each for each in (install, status, run, adopt, uninstall)}
+ACTIONS = {
+    "install": install, "status": status, "run": run, "adopt": move, "uninstall": uninstall,
+}  # fmt: skip
