@@ -46,6 +46,7 @@ GROUPS = {
         "drain": "start no more jobs on a GPU or node",
         "undrain": "use a drained GPU or node again",
         "daemon": "start, stop, restart or inspect the daemon",
+        "token": "create, list and revoke tokens for remote clients",
         "system": "one daemon for all users: install it, its status, move a queue to it",
         "notify": "notify of jobs, sweeps, GPUs; list targets; send a test message",
         "db": "back up the database",
@@ -90,7 +91,7 @@ PACKAGES = {
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
     ),
     "cluster": ("gpus", "nodes", "drain", "undrain", "policy", "limit", "simulate", "what-if"),
-    "admin": ("daemon", "notify", "db", "completion", "__complete"),
+    "admin": ("daemon", "token", "notify", "db", "completion", "__complete"),
 }  # fmt: skip
 MODULES = {
     verb: f"stoker.cli.{package}.{verb.lstrip('_').replace('-', '_')}"

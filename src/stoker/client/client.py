@@ -292,6 +292,18 @@ class Client:
         body = {"address": address, "tls": tls, "note": dict(note or {}), "keep": keep}
         return self._post("/listen", body)
 
+    def create_token(self, name: str, rights: str, days: float) -> JsonObject:
+        """Create a named token for remote clients."""
+        return self._post("/tokens", {"name": name, "rights": rights, "days": days})
+
+    def tokens(self) -> JsonObject:
+        """List the named tokens."""
+        return self._get("/tokens")
+
+    def revoke_token(self, token: str) -> JsonObject:
+        """End a token and all connections that use it."""
+        return self._delete(f"/tokens/{transport.quote(token)}")
+
     def create_session(self, **session: object) -> JsonObject:
         """Return a code that opens a browser session."""
         return self._post("/sessions", session)

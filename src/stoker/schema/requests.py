@@ -277,6 +277,14 @@ class CreateSession(Body):
     """Whether the output of jobs can be read."""
 
 
+class CreateToken(Body):
+    """Create a token for remote clients of the caller."""
+
+    name: Annotated[str, Meta(pattern=r"^[\w.-]{1,64}$")]
+    rights: Annotated[str, Meta(pattern="^(view|act)$")] = "view"
+    days: Annotated[float, Meta(gt=0, le=3650)] = 90.0
+
+
 class OpenSession(Body):
     """Open a browser session."""
 

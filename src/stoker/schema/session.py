@@ -1,4 +1,4 @@
-"""Browser sessions."""
+"""Browser sessions, and tokens of users."""
 
 from __future__ import annotations
 
@@ -48,3 +48,36 @@ class SessionEnded(Struct, kw_only=True):
     """Reply of `DELETE /sessions/{id}`."""
 
     id: str
+
+
+class TokenView(Struct, kw_only=True):
+    """A named token of a user, without its secret."""
+
+    id: str
+    name: str
+    user: str
+    rights: str
+    created: str | None
+    expires: str | None
+    used: str | None
+    """The last request."""
+
+
+class NewToken(TokenView, kw_only=True):
+    """Reply of `POST /tokens`."""
+
+    token: str
+    """Its text, which is not kept."""
+
+
+class TokenList(Struct, kw_only=True):
+    """Reply of `GET /tokens`."""
+
+    tokens: list[TokenView]
+
+
+class TokenRevoked(Struct, kw_only=True):
+    """Reply of `DELETE /tokens/{token}`."""
+
+    id: str
+    name: str

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 VERBS_WITHOUT_JOBS = frozenset({
     "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
-    "limit",
+    "limit", "token",
     "completion", "simulate", "what-if", "top", "usage", "ui", "alarms", "notify", "system",
 })  # fmt: skip
 SUBCOMMANDS = {
     "daemon": ("start", "stop", "restart", "status", "log", "run", "install"),
     "db": ("backup", "path"),
+    "token": ("create", "list", "revoke"),
     "notify": ("list", "test", "remove"),
     "system": ("install", "status", "run", "adopt", "uninstall"),
     "completion": ("bash", "zsh", "fish"),

@@ -69,6 +69,8 @@ class TcpAuth:
     ) -> None:
         self.token, self.only_metrics = token.encode(), only_metrics
         self.authenticated = False
+        self.abort: Callable[[], None] | None = None
+        """Closes the connection, if a request on it had a token that may be revoked."""
         self._on_close: Callable[[], None] | None = on_close
 
     def check_token(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -25,6 +25,7 @@ from stoker.schema.daemon import ErrorDetail, ErrorReply
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from stoker.daemon.http.tokens import Tokens
     from stoker.daemon.identities import Identities
 
 HEADERS = {wire.HEADER_VERSION: __version__, wire.HEADER_API: wire.API_VERSION}
@@ -108,15 +109,15 @@ class AuthMiddleware:
     def __init__(
         self, app: ASGIApp, sessions: Sessions, names: Collection[str],
         open_paths: Collection[str], report_tokens: ReportTokens,
-        identities: Identities | None = None,
+        identities: Identities | None = None, tokens: Tokens | None = None,
     ) -> None:  # fmt: skip
         """`names` are host names by which browsers may reach this daemon.
 
         `open_paths` are served on loopback ports without a token; `identities` are the users of
-        a system daemon.
+        a system daemon, `tokens` the named ones of users.
         """
         self.app, self.sessions, self.names = app, sessions, names
-        self.identities = identities
+        self.identities, self.tokens = identities, tokens
         self.open_paths, self.report_tokens = open_paths, report_tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +126,7 @@ class AuthMiddleware:
         if scope["type"] == "http":
             denial = check_permission(
                 scope, self.sessions, self.names, self.open_paths, self.report_tokens,
-                self.identities,
+                self.identities, self.tokens,
             )  # fmt: skip
         if denial is not None:
             # Without the path: otherwise any client could fill the log with different lines.

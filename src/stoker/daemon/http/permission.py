@@ -6,13 +6,16 @@ they come from our own page.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 from stoker import wire
-from stoker.daemon.http.auth import PEER, TcpAuth, is_allowed, peer_uid, tcp_auth
+from stoker.daemon.http.auth import ABORT, PEER, TcpAuth, is_allowed, peer_uid, tcp_auth
 from stoker.daemon.http.sessions import ACT, Session, Sessions
+from stoker.daemon.http.tokens import Token, Tokens
+from stoker.daemon.rights import Caller
 from stoker.executors.report_tokens import ReportTokens
 from stoker.wire import is_loopback
 
@@ -20,10 +23,9 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from stoker.daemon.identities import Identities
-    from stoker.daemon.rights import Caller
 
 CALLER = "caller"
-"""Key in a request's state: the Caller, in system mode."""
+"""Key in a request's state: the Caller, in system mode or with a named token."""
 SESSION = "session"
 """Key in a request's state: the Session of its cookie. Requests with other rights have none."""
 REPORT_PATH = f"{wire.PREFIX}/report"
@@ -39,9 +41,9 @@ SAFE_METHODS = ("GET", "HEAD")
 OPEN_PATH = f"{wire.PREFIX}/sessions/open"
 SESSION_HEADER = "stoker-session"
 NOT_FOR_SESSIONS = re.compile(
-    rf"{wire.PREFIX}/(listen(/.*)?|sessions|daemon/stop|backup|history/hide)"
+    rf"{wire.PREFIX}/(listen(/.*)?|sessions|tokens(/.*)?|daemon/stop|backup|history/hide)"
 )
-"""What a browser may not change, whatever its rights: ports, sessions, the daemon."""
+"""What a browser may not change, whatever its rights: ports, sessions, tokens, the daemon."""
 OUTPUT_QUERY = re.compile(r"(^|&)(tail|hook)=")
 SAME_ORIGIN = ("same-origin", "none")
 """Values of Sec-Fetch-Site of our page, and of what the user typed."""
@@ -90,7 +92,7 @@ def session_of(scope: Scope) -> Session | None:
 
 
 def caller_of(scope: Scope) -> Caller | None:
-    """Return the user of a request to a system daemon."""
+    """Return the user of a request to a system daemon, or of one with a named token."""
     caller: Caller | None = scope.get("state", {}).get(CALLER)
     return caller
 
@@ -98,12 +100,14 @@ def caller_of(scope: Scope) -> Caller | None:
 def check_permission(
     scope: Scope, sessions: Sessions, names: Collection[str], open_paths: Collection[str],
     report_tokens: ReportTokens, identities: Identities | None = None,
+    tokens: Tokens | None = None,
 ) -> Denial | None:  # fmt: skip
     """Return why a request is rejected, None if it is allowed; note session and caller.
 
     `names` are host names of this daemon besides the loopback ones; `open_paths` are served on
     loopback ports without a token. `report_tokens` are those of attempts. `identities` are those
-    of a system daemon, which no token of the daemon itself gives access to.
+    of a system daemon, which no token of the daemon itself gives access to. `tokens` are those of
+    users.
     """
     headers, auth = Headers(scope), tcp_auth(scope)
     is_shared = auth is not None and (auth.only_metrics or identities is None)
@@ -122,12 +126,38 @@ def check_permission(
             if identities is not None:
                 scope.setdefault("state", {})[CALLER] = identities.caller(peer_uid(scope))
             return None
+    elif tokens is not None and (token := tokens.find(_bearer(headers))) is not None:
+        return _check_token(scope, auth, token, tokens, identities)
     elif scope["path"] in open_paths and scope["method"] in SAFE_METHODS and _is_local(scope):
         return _check_host(headers, names)
     elif "authorization" in headers:
         return Denial(401, "This port requires a token: Authorization: Bearer TOKEN.")
     denial = _check_browser(scope, headers, sessions, names)
     return denial or (_note_owner(scope, identities) if identities is not None else None)
+
+
+def _check_token(
+    scope: Scope, auth: TcpAuth, token: Token, tokens: Tokens, identities: Identities | None
+) -> Denial | None:
+    """Note the user of a named token; the name must still be that of the uid."""
+    state, may_act = scope["state"], token.rights == ACT
+    if identities is None:
+        caller = Caller(
+            uid=os.getuid(), name=token.user, is_admin=True, may_act=may_act, is_local=False
+        )
+    else:
+        caller = identities.caller(-1 if token.uid is None else token.uid, may_act, is_local=False)
+        if token.uid is None or caller.name != token.user:
+            return Denial(401, f"The user {token.user} of this token does not exist any more.")
+    auth.accept()
+    tokens.keep(token, auth, state.get(ABORT, lambda: None))
+    state[CALLER] = caller
+    return None
+
+
+def _bearer(headers: Headers) -> str:
+    scheme, _, token = headers.get("authorization").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _note_owner(scope: Scope, identities: Identities) -> Denial | None:
@@ -147,8 +177,7 @@ def _check_report(
     scope: Scope, headers: Headers, auth: TcpAuth, tokens: ReportTokens
 ) -> Denial | None:
     """Check the token of an attempt, and note the attempt in the state of the request."""
-    scheme, _, token = headers.get("authorization").partition(" ")
-    source = tokens.check(token.strip()) if scheme.lower() == "bearer" else None
+    source = tokens.check(_bearer(headers))
     if source is None:
         return Denial(401, "This route requires the token of an attempt.")
     auth.accept()

@@ -6,7 +6,6 @@ Only hashes of codes and cookies are kept. Everything here belongs to the API th
 from __future__ import annotations
 
 import logging
-import os
 import time
 from hashlib import sha256
 from secrets import token_hex, token_urlsafe
@@ -16,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker import places
+from stoker.daemon.http.private_file import read_private
 from stoker.engine import CommandRejected
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Sessions:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        stored = _read(path)
+        stored = read_private(path, _Stored) or _Stored()
         self._sessions = {each.secret: each for each in stored.sessions if not each.is_expired}
         self._codes: dict[str, tuple[Session, float]] = {}
         """Codes that open one session, and until when."""
@@ -184,19 +184,3 @@ class Sessions:
 
 def _hash(secret: str) -> str:
     return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _read(path: str) -> _Stored:
-    """Return what an earlier daemon has stored; nothing if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid != os.getuid() or status.st_mode & 0o077:
-                logger.warning("%s can be read by other users and is ignored", path)
-                return _Stored()
-            return msgspec.json.decode(file.read(), type=_Stored)
-    except FileNotFoundError:
-        return _Stored()
-    except (OSError, msgspec.MsgspecError) as error:
-        logger.warning("%s cannot be read: %s", path, error)
-        return _Stored()

@@ -49,6 +49,7 @@ from stoker.daemon.routes import (
     prometheus,
     reports,
     sessions,
+    tokens,
     usage,
     what_if,
 )
@@ -228,6 +229,10 @@ ROUTES = (
     ApiRoute("POST", "/sessions/open", VIEW, sessions.open_session, w.OpenedSession, r.OpenSession),
     ApiRoute("GET", "/sessions", OWN, sessions.list_sessions, w.SessionList),
     ApiRoute("DELETE", "/sessions/{id}", OWN, sessions.end, w.SessionEnded),
+    # Tokens
+    ApiRoute("POST", "/tokens", OWN, tokens.create, w.NewToken, r.CreateToken),
+    ApiRoute("GET", "/tokens", OWN, tokens.list_tokens, w.TokenList),
+    ApiRoute("DELETE", "/tokens/{token}", OWN, tokens.revoke, w.TokenRevoked),
     # The daemon
     ApiRoute("GET", "/export", VIEW, admin.export, x.ExportReply),
     ApiRoute("GET", "/daemon", VIEW, admin.status, d.DaemonStatus),
@@ -257,21 +262,25 @@ def build_app(daemon: Daemon, mode: str, listeners: TcpListeners) -> ASGIApp:
     open_paths = METRICS_PATHS if settings.metrics.open else ()
     names = frozenset(settings.api.names)
     return AuthMiddleware(
-        app, api.sessions, names, open_paths, daemon.report_tokens, daemon.context.identities
-    )
+        app, api.sessions, names, open_paths, daemon.report_tokens, daemon.context.identities,
+        api.tokens,
+    )  # fmt: skip
 
 
 def _for_caller(api: RouteContext, route: ApiRoute, request: Request) -> RouteContext:
-    """Return the context with the user of a request, in system mode; reject what it may not do."""
-    if route.path in WITHOUT_CALLER or not api.context.is_system:
-        return api
+    """Return the context for the user of a request; reject what it may not do.
+
+    To a daemon of one user, only requests with a named token have less rights than that user.
+    """
     caller = caller_of(request.scope)
+    if route.path in WITHOUT_CALLER or (caller is None and not api.context.is_system):
+        return api
     if caller is None:
         raise CommandRejected("This needs a user of this machine.", "permission")
     why = refusal(route.need, caller)
     if why is not None:
         raise CommandRejected(why, "permission")
-    return api.for_caller(caller)
+    return api.for_caller(caller) if api.context.is_system else api
 
 
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:

@@ -20,6 +20,7 @@ from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.handlers import nodes
 from stoker.daemon.handlers.acts import recorded
 from stoker.daemon.http.sessions import Sessions
+from stoker.daemon.http.tokens import Tokens
 from stoker.daemon.metrics.store import MetricsStore
 from stoker.daemon.rights import Caller
 from stoker.daemon.routes.event_stream import EncodedEvents
@@ -75,6 +76,7 @@ class RouteContext:
             self.ask, lambda: daemon.engine.seq, daemon.context, daemon.publisher, self._gpus_frame
         )
         self.sessions = Sessions(f"{listeners.state}/sessions.json")
+        self.tokens = Tokens(f"{listeners.state}/tokens.json")
         self.simulation = asyncio.Semaphore(1)
         """Held while a what-if simulation runs."""
         self._reopen_ports()

@@ -13,8 +13,9 @@ from stoker.daemon.context import reply_only
 from stoker.daemon.handlers import queries
 from stoker.daemon.http.auth import abort_connection
 from stoker.daemon.http.codec import HEADERS, StreamedReply, parse_number
-from stoker.daemon.http.permission import session_of
+from stoker.daemon.http.permission import caller_of, session_of
 from stoker.daemon.http.sessions import ACT, VIEW, Session
+from stoker.daemon.rights import Caller
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.live_hub import LiveReader, Topic, sse_frame
 from stoker.daemon.views.alarm import alarm_views
@@ -33,7 +34,8 @@ async def live(api: RouteContext, request: Request) -> Response:
     topics = _topics(query.get("topics"))
     since = parse_number(query["since"], "since") if query.get("since") else None
     reader = LiveReader(topics, abort_connection(request.scope))
-    frames = _stream(api, reader, since, session_of(request.scope))
+    caller = caller_of(request.scope)
+    frames = _stream(api, reader, since, session_of(request.scope), caller)
     headers = HEADERS | {"Cache-Control": "no-cache"}
     return StreamedReply(frames, headers=headers, media_type="text/event-stream")
 
@@ -49,15 +51,17 @@ def _topics(text: str | None) -> frozenset[Topic]:
 
 
 async def _stream(
-    api: RouteContext, reader: LiveReader, since: int | None, session: Session | None
-) -> AsyncIterator[bytes]:
+    api: RouteContext, reader: LiveReader, since: int | None, session: Session | None,
+    caller: Caller | None,
+) -> AsyncIterator[bytes]:  # fmt: skip
+    rights = _rights(session, caller)
+
     def describe(state: State, now: Instant) -> CommandResult:
         seq = api.daemon.engine.seq
         hello = Hello(
             version=__version__, api=wire.API_VERSION, boot=api.boot, seq=seq,
-            now=round(now.wall, 3), user=api.context.submitter,
-            rights=_rights(session, api.context.is_admin),
-            read_only=session is not None and session.rights != ACT, topics=sorted(reader.topics),
+            now=round(now.wall, 3), user=api.context.submitter, rights=rights,
+            read_only=ACT not in rights, topics=sorted(reader.topics),
         )  # fmt: skip
         return reply_only(
             (
@@ -82,9 +86,13 @@ async def _stream(
         api.hub.remove(reader)
 
 
-def _rights(session: Session | None, is_admin: bool) -> list[str]:
+def _rights(session: Session | None, caller: Caller | None) -> list[str]:
+    if caller is not None and not caller.may_act:
+        return [VIEW]
+    if caller is not None and not caller.is_admin:
+        return [VIEW, ACT]
     if session is None:
-        return [VIEW, ACT, "admin"] if is_admin else [VIEW, ACT]
+        return [VIEW, ACT, "admin"]
     return [VIEW, ACT] if session.rights == ACT else [VIEW]
 
 
