@@ -36,6 +36,19 @@ def test_a_key_is_added_once_per_target(outbox: Outbox) -> None:
     assert keys(outbox.take_due(NOW, 9)) == [["a"], ["a"]]
 
 
+def test_a_message_changes_until_it_is_sent(outbox: Outbox) -> None:
+    outbox.add(1, [entry("a", due=NOW + 5)], NOW)
+    better = entry("a", due=NOW + 90)
+    better.message.lines = ["best loss 0.1"]
+    outbox.add(2, [better], NOW)
+    (delivery,) = outbox.take_due(NOW + 5, 9)
+    assert delivery.messages[0].lines == ["best loss 0.1"]
+    outbox.add(3, [entry("a")], NOW + 6)
+    outbox.finish(delivery, None, NOW + 6)
+    outbox.add(4, [entry("a")], NOW + 7)
+    assert outbox.take_due(NOW + 600, 9) == []
+
+
 def test_a_crash_before_the_outcome_repeats_the_delivery(tmp_path: Path) -> None:
     path = str(tmp_path / "outbox.db")
     first = Outbox(path)

@@ -14,6 +14,7 @@ from stoker.core import events as e
 from stoker.core.model.alarm import Alarm
 from stoker.daemon.notifications import rules
 from stoker.daemon.settings import NotifyTarget
+from stoker.daemon.sweeps.submit import handle_submit_sweep
 from stoker.schema import requests as r
 
 ME = NotifyTarget(kind="desktop")
@@ -189,3 +190,22 @@ def test_users_of_a_system_daemon_are_notified_of_their_own_jobs(tmp_path: Path)
     fixture.exit(bos, 0)
     fixture.exit(users.submit(ANA, name="a"), 0)
     assert fixture.titles() == ["job 2 a done"]
+
+
+def test_a_sweep_tells_its_best_value_also_if_that_is_read_after_its_end(tmp_path: Path) -> None:
+    fixture = RulesFixture(tmp_path)
+    definition = {
+        "method": "grid", "parameters": {"x": {"values": [1, 2]}}, "line": "train {x}",
+        "metric": {"name": "loss"}, "name": "lr",
+    }  # fmt: skip
+    body = r.Sweep(definition=definition, directory=str(tmp_path), environment={"PATH": "/bin"})
+    reply = fixture.ask(handle_submit_sweep(fixture.context, body))
+    fixture.add("sweep lr done")
+    trials = [reply["sweep"] + 1, reply["sweep"] + 2]
+    fixture.exit(trials[0], 0)
+    fixture.exit(trials[1], 1)
+    fixture.apply(e.TrialMeasured(at=fixture.now, job=trials[0], attempt=1, value=0.1, final=True))
+    assert fixture.titles() == ["sweep 1 lr: 1 done, 1 failed"]
+    assert fixture.sent[0].message.lines == [
+        "best loss 0.1 by trial 0", "most frequent cause: exit 1 ×1",
+    ]  # fmt: skip

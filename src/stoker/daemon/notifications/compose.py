@@ -200,9 +200,9 @@ def _time_line(job: Job) -> str:
 
 
 def _usage_parts(usage: GpuUsage) -> list[str]:
-    parts = []
-    if usage.held >= 60:
-        parts.append(f"{usage.held / 3600:.3g} GPU-h")
+    if usage.held < 60:
+        return []
+    parts = [f"{usage.held / 3600:.3g} GPU-h"]
     if usage.measured:
         parts.append(f"{100 * usage.busy / usage.measured:.0f} % busy")
     if usage.energy >= 3.6e4:

@@ -42,6 +42,8 @@ ENDS = (
 )  # fmt: skip
 JOB, TASK, ARRAY = "job", "task", "array"
 """What a message is about: a job, one member of an array, the whole array."""
+READ_SECONDS = 10.0
+"""How long the message about a sweep waits for metrics that are read from the output."""
 MAX_LOGS = 10
 """Messages of one commit that have the end of the output."""
 
@@ -81,9 +83,12 @@ class EntryBuilder:
         """Return the messages about committed events."""
         entries: list[Entry] = []
         ended: dict[int, None] = {}
+        measured: dict[int, None] = {}
         for event in events:
             if isinstance(event, ENDS):
                 ended[event.job] = None
+            elif isinstance(event, e.TrialMeasured):
+                measured[event.job] = None
             elif isinstance(event, e.ProcessStarted) and not event.part:
                 job = state.jobs.get(event.job)
                 if job is not None and job.attempt == event.attempt:
@@ -98,6 +103,10 @@ class EntryBuilder:
             entries += self._for_end(job, spec, state)
             if job.array is not None and job.finished:
                 arrays[job.array] = job, spec
+        for id in measured:  # its output was read after its sweep had ended
+            job_of = state.jobs.get(id)
+            if job_of is not None and job_of.finished and job_of.array is not None:
+                arrays.setdefault(job_of.array, (job_of, state.spec(job_of)))
         # Once each, also if several members have ended in this commit.
         for array, (job, spec) in arrays.items():
             entries += self._for_array_end(job, spec, array, state)
@@ -136,16 +145,18 @@ class EntryBuilder:
         has_recipients = self._recipients(state, FAIL, job, spec, scope=ARRAY)
         if "tasks" in compose.events_of(spec) or not has_recipients:
             return []
-        sweep = state.sweeps.get(array)
+        sweep, delay = state.sweeps.get(array), 0.0
         if sweep is not None:
             if sweep.ended_at is None:
                 return []
             message = compose.sweep_end(sweep, state, self._context)
+            delay = READ_SECONDS if sweep.metric is not None else 0.0
         elif self._has_unfinished(array, spec, state):
             return []
         else:
             message = compose.array_end(job, spec, self._context)
-        return self._to(self._recipients(state, message.event, job, spec, scope=ARRAY), message)
+        names = self._recipients(state, message.event, job, spec, scope=ARRAY)
+        return self._to(names, message, delay)
 
     def _find(self, id: int, state: State) -> tuple[Job, Spec] | None:
         job = state.jobs.get(id)
@@ -230,16 +241,16 @@ class EntryBuilder:
                 names[name] = None
         return names
 
-    def _to(self, names: Iterable[str], message: Message) -> list[Entry]:
+    def _to(self, names: Iterable[str], message: Message, delay: float = 0.0) -> list[Entry]:
         message.link, message.host = self._link(message.facts), self._context.node
-        return [self._entry(name, message) for name in names]
+        return [self._entry(name, message, delay) for name in names]
 
     def _link(self, facts: Mapping[str, Any]) -> str:
         pages = (("job_id", "j"), ("sweep", "s"))
         paths = (f"/#/{page}/{facts[key]}" for key, page in pages if facts.get(key) is not None)
         return self._page_url + next(paths, "/") if self._page_url else ""
 
-    def _entry(self, name: str, message: Message) -> Entry:
+    def _entry(self, name: str, message: Message, delay: float) -> Entry:
         target = self.target(name)
         if target is None or not target.with_logs:
             message = replace(message, log=[])
@@ -249,7 +260,8 @@ class EntryBuilder:
             topic = "digest"
         elif message.event in GROUPED:
             topic = message.event
-        return Entry(name, message, topic, due_time(time.time(), message.event, digest, quiet))
+        due = due_time(time.time() + delay, message.event, digest, quiet)
+        return Entry(name, message, topic, due)
 
 
 def _is_about(condition: Condition, job: Job | None, scope: str) -> bool:

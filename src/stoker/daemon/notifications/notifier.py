@@ -24,7 +24,7 @@ from msgspec.structs import asdict
 from stoker.core import events as e
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
-from stoker.daemon.notifications.entries import EntryBuilder
+from stoker.daemon.notifications.entries import READ_SECONDS, EntryBuilder
 from stoker.daemon.notifications.message import (
     COMMAND_SECONDS,
     Delivery,
@@ -33,6 +33,7 @@ from stoker.daemon.notifications.message import (
     sendmail,
 )
 from stoker.daemon.notifications.outbox import Entry, Outbox, TargetStatus
+from stoker.daemon.notifications.schedule import GROUP_SECONDS
 from stoker.daemon.runtime.clock import system_clock
 from stoker.daemon.settings import NotifyTarget
 from stoker.engine import Instant
@@ -44,7 +45,7 @@ WORKERS = 2
 DISK_RETRY_SECONDS = 5.0
 PROCESS_SECONDS = 30.0
 """After this time the process of a delivery is ended; that of a command later."""
-CLOSE_SECONDS, CLOSE_AHEAD_SECONDS = 3.0, 61.0
+CLOSE_SECONDS, CLOSE_AHEAD_SECONDS = 3.0, GROUP_SECONDS + READ_SECONDS + 1.0
 """A daemon that stops sends what only waits for other messages, and waits so long for that."""
 MAX_WAIT_SECONDS = 600.0
 EVENTS_PER_STEP = 5000

@@ -81,10 +81,13 @@ class Outbox:
         ]
         with self._transaction():
             self._db.executemany(
-                "INSERT OR IGNORE INTO messages (key, target, topic, body, created, due)"
+                "INSERT INTO messages (key, target, topic, body, created, due)"
                 # Those of a topic are due with the first of them.
                 " SELECT ?1, ?2, ?3, ?4, ?5, min(?8, COALESCE((SELECT min(due) FROM messages"
-                " WHERE target = ?6 AND topic = ?7 AND ended IS NULL AND batch IS NULL), ?8))",
+                " WHERE target = ?6 AND topic = ?7 AND ended IS NULL AND batch IS NULL), ?8))"
+                # More may be known of a thing when its message is still there.
+                " WHERE true ON CONFLICT (key, target) DO UPDATE SET body = excluded.body"
+                " WHERE batch IS NULL AND ended IS NULL",
                 rows,
             )
             self._db.execute("DELETE FROM progress")
