@@ -86,6 +86,7 @@ def test_everything_is_exported_and_rules_and_dashboard_use_nothing_else(
     assert len(found["stoker_gpu_utilization_ratio"]) == 2
     ((labels, _), _) = found["stoker_gpu_job_info"].items()
     assert dict(labels)["name"] == 'a"b\\'
+    assert found["stoker_state_free_bytes"][()] > 0
     families = {family.name for family in parse_openmetrics(
         scrape("/v1/metrics", "application/openmetrics-text"))}  # fmt: skip
     assert "stoker_job_submissions" in families

@@ -1,7 +1,10 @@
 """GPU time by user, queue, day: every attempt is counted once, and nothing is lost."""
 
 import math
+from collections import Counter
 from functools import partial
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -26,9 +29,9 @@ def records(handlers: HandlerFixture, limit: int = 100, until: float = math.inf)
 
 def summary(
     handlers: HandlerFixture, by: str, since: float = 0.0, until: float = math.inf,
-    prices: AccountingSettings = FREE,
+    prices: AccountingSettings = FREE, limit: int = 100,
 ) -> tuple[dict[str, UsageGroup], UsageGroup]:  # fmt: skip
-    groups, total = summarize(records(handlers), by, since, until, prices)
+    groups, total = summarize(records(handlers, limit), by, since, until, prices)
     return {group.key: group for group in groups}, total
 
 
@@ -139,3 +142,40 @@ def test_a_period_that_ends_in_1970_is_not_the_default() -> None:
     epoch = "1970-01-01T00:00:00Z"
     assert parse_period(epoch, epoch, 1e9) == (0.0, 0.0)
     assert parse_period(None, None, 1e9) == (1e9 - 30 * 86400, 1e9 + 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_time_of_users_foreign_use_and_free_time_are_all_the_time_of_all_gpus(
+    tmp_path: Path, seed: int
+) -> None:
+    handlers, random, gpus = HandlerFixture(tmp_path, gpus=4), Random(seed), 4
+    begin, not_held = handlers.now, Counter[str]()
+    submitted: list[int] = []
+    foreign: set[str] = set()
+    for _ in range(60):
+        action = random.choice(["submit", "submit", "exit", "fail", "foreign"])
+        running = [id for id in submitted if handlers.status(id) in ("RUNNING", "CONFIGURING")]
+        before = handlers.now
+        if action == "submit":
+            submitted.append(handlers.submit(gpus=random.choice(["1", "2", "4"])))
+        elif action in ("exit", "fail") and running:
+            handlers.now -= 1.0  # `exit` takes a second
+            handlers.exit(random.choice(running), int(action == "fail"))
+        elif action == "foreign":
+            name = str(random.randrange(gpus))
+            foreign ^= {name}
+            user = "max" if name in foreign else None
+            handlers.apply(
+                e.ForeignUseChanged(at=handlers.now, node="box", device=name, foreign_user=user)
+            )
+        handlers.run(*(id for id in submitted if handlers.status(id) == "CONFIGURING"))
+        assert handlers.now == before
+        seconds = random.uniform(1.0, 5000.0)
+        for device in handlers.state.cluster.nodes["box"].types["gpu"]:
+            if device.unallocated:  # foreign processes can come to a GPU of a job
+                not_held["foreign" if device.foreign_user else "free"] += seconds
+        handlers.now += seconds
+    _, total = summary(handlers, "user", limit=1000)
+    held = total.gpu_hours * 3600.0
+    assert min(held, not_held["foreign"], not_held["free"]) > 0
+    assert held + sum(not_held.values()) == pytest.approx(gpus * (handlers.now - begin), rel=1e-6)

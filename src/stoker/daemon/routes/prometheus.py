@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 
 from starlette.requests import Request
@@ -21,16 +23,20 @@ async def metrics(api: RouteContext, request: Request) -> Response:
     """Return all metrics of the daemon, for Prometheus."""
     openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
     readers = api.hub.reader_count
+    disk = await asyncio.to_thread(os.statvfs, api.context.directory)
 
     def handle(state: State, now: Instant) -> CommandResult:
-        return reply_only(_exposition(api, openmetrics, readers, state, now))
+        text = Exposition(openmetrics)
+        text.gauge("stoker_state_free_bytes", "Free disk space of the state directory.",
+                   [({}, disk.f_bavail * disk.f_frsize)])  # fmt: skip
+        return reply_only(_exposition(api, text, readers, state, now))
 
     body = await api.ask(handle)
     return Response(body, 200, media_type=OPENMETRICS_TYPE if openmetrics else TEXT_TYPE)
 
 
 def _exposition(
-    api: RouteContext, openmetrics: bool, readers: int, state: State, now: Instant
+    api: RouteContext, text: Exposition, readers: int, state: State, now: Instant
 ) -> bytes:
     """Return the text; for the daemon's thread only."""
     begin = time.perf_counter()
@@ -42,7 +48,6 @@ def _exposition(
     figures = DaemonFigures(
         api.gpu_readings, recorder.energy, nodes_up, counters.usage, recorder.measured, with_users
     )
-    text = Exposition(openmetrics)
     exported.add_build(text)
     exported.add_jobs(text, state, now, with_users)
     exported.add_gpus(text, state, figures)
