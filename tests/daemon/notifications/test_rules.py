@@ -204,7 +204,7 @@ def test_a_sweep_tells_its_best_value_also_if_that_is_read_after_its_end(tmp_pat
     trials = [reply["sweep"] + 1, reply["sweep"] + 2]
     fixture.exit(trials[0], 0)
     fixture.exit(trials[1], 1)
-    fixture.apply(e.TrialMeasured(at=fixture.now, job=trials[0], attempt=1, value=0.1, final=True))
+    fixture.apply(e.TrialMeasured(at=fixture.now, job=trials[0], attempt=0, value=0.1, final=True))
     assert fixture.titles() == ["sweep 1 lr: 1 done, 1 failed"]
     assert fixture.sent[0].message.lines == [
         "best loss 0.1 by trial 0", "most frequent cause: exit 1 ×1",
