@@ -49,6 +49,14 @@ def loads_data(t: float, random: Random) -> Doing:
     return Doing(random.randint(60, 100), int(t / 3), int(t // HOUR) + 1)
 
 
+def saves(t: float, random: Random) -> Doing:
+    """Every two hours it writes a checkpoint for nine minutes: the GPU and the output wait."""
+    begin = t // (2 * HOUR) * 2 * HOUR
+    if t - begin < 9 * MINUTE:
+        return Doing(0, int(begin / 3), int(begin))
+    return healthy(t, random)
+
+
 def validates(t: float, random: Random) -> Doing:
     """Half of each hour is a validation without steps or output."""
     steps = t if t % HOUR < HOUR / 2 else t // HOUR * HOUR + HOUR / 2
@@ -93,7 +101,8 @@ def diverges(t: float, random: Random) -> Doing:
     return Doing(random.randint(60, 100), int(t / 3), int(t), nan=t > 5 * HOUR)
 
 
-FINE = (healthy, loads_data, validates, starts_slowly, without_reports, prints_only, unreadable)
+FINE = (healthy, loads_data, saves, validates, starts_slowly, without_reports, prints_only,
+        unreadable)  # fmt: skip
 WRONG = {idle_later: "gpu_idle", never_uses_it: "gpu_unused", hangs_spinning: "hung",
          hangs_silently: "hung", diverges: "nan"}  # fmt: skip
 
@@ -167,6 +176,7 @@ def test_each_alarm_once_and_no_false_one_in_a_day() -> None:
     for training in (*FINE, *WRONG):
         simulation.start(training)
     simulation.start(healthy, machine_without_gpus())
+    simulation.start(unreadable, machine_without_gpus())
     simulation.run(DAY)
     expected = Counter((training.__name__, kind) for training, kind in WRONG.items())
     assert Counter(simulation.alarms) == expected
@@ -238,7 +248,7 @@ def test_a_day_of_actions_ends_what_is_wrong_and_nothing_else(seed: int) -> None
     marked = simulation.start(never_uses_it, alarm="unused=mark")
     simulation.run(8 * HOUR, lambda: simulation.crash() if random.random() < 0.002 else None)
     assert [sim.job(job).state for job in (*fine, idle, marked)] == [JobState.RUNNING] * 7
-    assert sim.job(diverging).cause == "cancelled: loss: not a number"
+    assert sim.job(diverging).cause == "cancelled: loss is not a number"
     assert sim.job(hanging).past[0].cause.startswith("stopped: hung for ")
     assert (sim.job(hanging).attempt, sim.job(hanging).state) == (3, JobState.RUNNING)
     waiting = [sim.submit(gpus(1), models=(Model(seconds=HOUR),)) for _ in range(2)]

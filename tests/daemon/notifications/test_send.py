@@ -72,6 +72,21 @@ def deliver(**target: str) -> str | None:
 # -- HTTP ---------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Apprise itself
+def test_services_of_apprise() -> None:
+    with Server() as server:
+        url = f"json://127.0.0.1:{server.port}/hook"
+        assert deliver(kind="apprise", url=url) is None
+    ((path, _, body),) = server.requests
+    sent = json.loads(body)
+    assert (path, sent["title"], sent["type"]) == ("/hook", MESSAGE.title, "failure")
+    assert "stoker retry 42" in sent["message"]
+    assert deliver(kind="apprise", url="nothing://SECRET-PLACE") == (
+        "its url is none that Apprise knows"
+    )
+    assert deliver(kind="apprise", url=url) == "Apprise could not deliver it"
+
+
 def test_a_webhook_gets_signed_json_with_a_key() -> None:
     with Server() as server:
         assert deliver(kind="webhook", url=server.url, secret="pepper") is None
