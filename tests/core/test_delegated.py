@@ -21,7 +21,7 @@ from stoker.core.model.resources import (
     PlacementMode,
     ResourceRequest,
 )
-from stoker.core.model.spec import Retry, Training
+from stoker.core.model.spec import Container, Retry, Training
 from stoker.core.placement.fit import fit
 from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.planner.planner import plan
@@ -334,6 +334,25 @@ def test_a_job_for_several_nodes_is_left_to_pilots_only_if_there_may_be_enough_o
     story = cluster(replace(lab(gpus=9, takes_gangs=True), pilot=pilot))
     jobs = [story.submit(replace(gpus(1), node_count=count)) for count in (2, 3)]
     assert story.plan() == jobs[1:]
+
+
+def test_an_image_that_a_pilot_cannot_run_is_handed_over():
+    pilot = replace(lab(gpus=2), placement=PlacementMode.MANAGED, on_demand=1)
+    story = Afar(0)
+    for name, facts in (
+        ("lab-jobs", replace(lab(), name="lab-jobs", pilot=pilot)),
+        ("lab-1", replace(lab(gpus=2), name="lab-1", placement=PlacementMode.MANAGED)),
+    ):
+        story.tell(e.NodeAdded(at=story.now, name=name, options={"cluster": "lab"}))
+        story.tell(e.NodeJoined(at=story.now, facts=facts))
+        story.reached(name)
+    jobs = [story.submit(gpus(1), container=Container(image)) for image in ("a", "b")]
+    for job in jobs:
+        story.run(job)
+        assert story.where(job) == ["lab-1"]
+    story.exited(jobs[0], code=125, lacks="it sees no GPU")
+    assert story.plan() == jobs[:1]
+    assert story.where(jobs[0]) == ["lab-jobs"]
 
 
 @pytest.mark.parametrize("hands_over", [False, True])

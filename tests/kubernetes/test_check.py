@@ -8,7 +8,7 @@ from e2e.daemon_fixture import DaemonFixture, until
 from kubernetes.actions import HOLD, PILOT, WAIT_SECONDS, nodes, says, submit
 from kubernetes.control_plane import KubernetesCluster
 from kubernetes.kubelet_node import KubeletNode
-from stoker.executors.kubernetes.checks import PILOT_RIGHTS
+from stoker.executors.kubernetes.checks import EVENT_RIGHTS, HANDOVER_RIGHTS
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(180)]
 CLAIM = {
@@ -26,6 +26,7 @@ def test_all_is_well_with_all_rights(kubernetes: KubernetesCluster, idle: Daemon
     assert "nvidia.com/gpu on" in done.stdout
     assert "NVIDIA-A100-SXM4-40GB" in done.stdout
     assert "the server accepts its pod" in done.stdout
+    assert "by NVIDIA_VISIBLE_DEVICES: the first such job finds out" in done.stdout
     assert kubernetes.pods() == {}
 
 
@@ -72,7 +73,7 @@ def test_the_printed_role_is_what_a_user_without_rights_needs(
     assert done.returncode == 1
     assert "not allowed in namespace default: create pods" in done.stdout
     role = done.stdout.partition("\n\n")[2]
-    assert role.count("verbs:") == len(PILOT_RIGHTS)
+    assert role.count("verbs:") == len(HANDOVER_RIGHTS | EVENT_RIGHTS)
     assert 'name: "stoker"' in role
     cluster.kubectl("apply", "-f", "-", input=role)
     try:

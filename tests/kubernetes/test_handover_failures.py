@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from executors.contract import ENDS, FIRST, SECOND
 from kubernetes.control_plane import KubernetesCluster
 from kubernetes.handover_bench import HandoverBench
-from kubernetes.kubelet_node import KubeletNode
+from kubernetes.kubelet_node import IMAGE, KubeletNode
 from stoker.core import events as e
 from stoker.core.launch.launch import Launch
 from stoker.core.model.resources import DeviceAllocation, Placement
+from stoker.core.model.spec import Container, Mount
 from stoker.executors.port import Barrier
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(240)]
@@ -178,6 +179,18 @@ def test_an_image_that_cannot_be_pulled_fails_the_start(make: Make) -> None:
     assert "localhost/nosuch:1" in failed.why
     queued = [event.reason for event in bench.of(FIRST, e.AttemptQueued)]  # type: ignore[attr-defined]
     assert any("ErrImagePull" in reason or "BackOff" in reason for reason in queued)
+
+
+def test_a_volume_that_cannot_be_mounted_fails_the_start(make: Make) -> None:
+    bench = make(stuck_seconds=2.0)
+    box = Container(IMAGE, mounts=(Mount(f"{bench.base}/nosuch", "/x"),), in_job_directory=False)
+    bench.executor.start(replace(bench.script(FIRST, "true"), container=box))
+    failed = bench.end(FIRST)
+    assert isinstance(failed, e.StartFailed)
+    assert failed.why.startswith("FailedMount: ")
+    assert "nosuch" in failed.why
+    queued = [event.reason for event in bench.of(FIRST, e.AttemptQueued)]  # type: ignore[attr-defined]
+    assert failed.why in queued
 
 
 def test_a_command_that_does_not_exist_has_the_code_of_a_shell(make: Make) -> None:

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from conftest import ROOT
 from kubernetes.control_plane import KubernetesCluster
-from stoker.executors.kubernetes.checks import HANDOVER_RIGHTS, PILOT_RIGHTS
+from stoker.executors.kubernetes.checks import EVENT_RIGHTS, HANDOVER_RIGHTS, PILOT_RIGHTS
 
 PACKAGING = ROOT / "packaging/kubernetes"
 MANIFESTS = PACKAGING / "manifests"
@@ -39,7 +39,7 @@ def test_the_role_has_the_rights_that_are_checked(tmp_path: Path) -> None:
         (MANIFESTS / "rbac.yaml").read_text(),
     )
     granted = {("", resource): set(verbs.split(", ")) for resource, verbs in rules}
-    for wanted in (PILOT_RIGHTS, HANDOVER_RIGHTS):
+    for wanted in (PILOT_RIGHTS, HANDOVER_RIGHTS, EVENT_RIGHTS):
         for resource, verbs in wanted.items():
             assert set(verbs) <= granted[resource]
 

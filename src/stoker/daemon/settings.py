@@ -359,6 +359,8 @@ class ConfiguredCluster(Struct, frozen=True):
     queue: Text | None = None
     service_account: Text | None = None
     report_address: Text | None = None
+    runtime_class: Text | None = None
+    pinned_pods: Flag | None = None
 
     @property
     def kind(self) -> str:
@@ -371,7 +373,7 @@ class ConfiguredCluster(Struct, frozen=True):
         given = {
             name: value
             for name, value in asdict(self).items()
-            if value and name not in ("address", "shared")
+            if value not in (None, "", [], {}) and name not in ("address", "shared")
         }
         return {
             name: value if isinstance(value, str) else json.dumps(value)

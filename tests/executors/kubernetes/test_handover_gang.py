@@ -1,6 +1,5 @@
 """The pods of a gang, by what an API server reports of them: they run together or not at all."""
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from executors.kubernetes.fake_api import FakeApi
 from executors.process_bench import Records
 from executors.recording_sink import RecordingSink
 from specs import launch_of
@@ -18,7 +18,6 @@ from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.core.model.spec import Container, FileTransfer, Training
 from stoker.executors.agent.executor import AgentEnvironment
-from stoker.executors.kubernetes.api.client import Reply
 from stoker.executors.kubernetes.api.pods import Pod
 from stoker.executors.kubernetes.handover.executor import HandoverExecutor, HandoverSettings
 from stoker.executors.kubernetes.handover.pod_spec import PodIdentity
@@ -30,46 +29,6 @@ from virtual_reactor import VirtualReactor
 ID = AttemptId(7, 0)
 PART = Placement("lab", (DeviceAllocation("gpu", "*", 1000),))
 TIME = "2026-11-20T09:00:00.000000001Z"
-
-
-class FakeApi:
-    """Accepts every creation, and reports what the test says of the pods."""
-
-    def __init__(self) -> None:
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.deleted: list[str] = []
-        self.commands: list[tuple[str, ...]] = []
-        self.logs: dict[str, Any] = {}
-        self.watching: Any = None
-
-    def request(
-        self, method: str, path: str, on_reply: Callable[[Reply], None], body: Any = None,
-        params: Any = None, type: str = "",
-    ) -> None:  # fmt: skip
-        name = path.rpartition("/")[2]
-        if method == "POST" and body["kind"] == "Pod":
-            name = body["metadata"]["name"]
-            self.pods[name] = {"metadata": body["metadata"], "spec": {}, "status": {}}
-        elif method == "DELETE":
-            self.deleted.append(name)
-        found = self.pods.get(name, {"items": []})
-        on_reply(Reply(200, body=msgspec.Raw(msgspec.json.encode(found))))
-
-    def run(self, argv: Any, on_reply: Callable[[Reply], None]) -> None:
-        self.commands.append(tuple(argv))
-        on_reply(Reply(200))
-
-    def watch(self, key: str, selector: str, listener: Any) -> None:
-        self.watching = listener
-
-    def follow_log(self, pod: str, params: Any, listener: Any) -> None:
-        self.logs[pod] = listener
-
-    def stop_log(self, pod: str) -> None:
-        self.logs.pop(pod, None)
-
-    def close(self) -> None:
-        pass
 
 
 class Lab:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.executors.kubernetes.handover.log_reader import ERR, OUT, REPORT, LogReader, Piece
+from stoker.executors.kubernetes.handover.logs.log_reader import ERR, OUT, REPORT, LogReader, Piece
 
 NONCE = "~stoker1234"
 

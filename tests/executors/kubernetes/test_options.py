@@ -162,3 +162,29 @@ def test_pods_reach_the_daemon_at_an_address(address: str) -> None:
 def test_another_address_is_refused(address: str) -> None:
     with pytest.raises(BadValue, match="report_address takes HOST:PORT, not"):
         parse_options({"report_address": address})
+
+
+def test_all_pods_of_a_cluster_have_its_runtime_class() -> None:
+    options = parse_options({"pilot": "image=img", "runtime_class": "nvidia"})
+    pilot = build_pilot("name", "install", "lab", options)
+    assert pilot["spec"]["runtimeClassName"] == "nvidia"
+    assert options.template("lab").runtime_class == "nvidia"
+
+
+@pytest.mark.parametrize(
+    ("words", "pins"),
+    [
+        ({"pilot": "image=img"}, True),
+        ({"pilot": "image=img", "pinned_pods": "false"}, False),
+        ({"image": "img"}, False),
+    ],
+)
+def test_jobs_with_an_image_run_beside_pilots_where_there_are_any(
+    words: dict[str, str], pins: bool
+) -> None:
+    assert parse_options(words).pins_pods == pins
+
+
+def test_a_wrong_switch_is_rejected() -> None:
+    with pytest.raises(BadValue, match="pinned_pods is true or false"):
+        parse_options({"image": "img", "pinned_pods": "yes"})

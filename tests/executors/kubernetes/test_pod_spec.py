@@ -12,15 +12,14 @@ from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import DeviceAllocation, Placement
 from stoker.core.model.spec import Container, FileTransfer, Mount
+from stoker.executors.kubernetes.handover.library import build_library, library_volume
 from stoker.executors.kubernetes.handover.pod_spec import (
     FINALIZER,
     PodIdentity,
     PodRequest,
-    build_library,
     build_pod,
     build_service,
     build_tombstone,
-    library_volume,
     parse_attempt,
 )
 from stoker.executors.kubernetes.handover.pod_template import (

@@ -130,3 +130,17 @@ def test_the_job_does_not_learn_the_token(shell: list[str], tmp_path: Path) -> N
     done, message = run(shell, tmp_path, "r", script, sender=sender)
     assert "secret" not in done.stdout + done.stderr + message
     assert (tmp_path / "seen").read_text() == "server fingerprint secret"
+
+
+@pytest.mark.parametrize(("driver", "ended"), [("exit 9", "lacks"), ("echo 'UUID: GPU-1'", "7")])
+def test_a_command_is_not_run_without_the_gpus_that_it_should_see(
+    shell: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, ended: str
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{driver}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    done, message = run(shell, tmp_path, "g", "exit 7")
+    assert message == f"N x {ended}\n"
+    assert done.stdout == message

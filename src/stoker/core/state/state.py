@@ -219,8 +219,18 @@ class State:
             if name not in request.nodes
             and spec.time_needed <= seconds
             and max_parts(pilot, request) >= request.node_count
+            and not self._pilots_lack(name, spec)
         ]
         return replace(request, not_nodes=(*request.not_nodes, *names)) if names else request
+
+    def _pilots_lack(self, name: str, spec: Spec) -> bool:
+        """Return whether a pilot could not run the image of a job, which is handed over then."""
+        image = spec.container.image if spec.container is not None else ""
+        nodes = self.record.missing_devices.get(image, {})
+        remotes, added = self.record.remotes, self.record.remotes.get(name)
+        return added is not None and any(
+            remotes[node].cluster == added.cluster for node in nodes if node in remotes
+        )
 
     def _restricted_to_queue(self, job: Job, spec: Spec) -> ResourceRequest:
         request = spec.request

@@ -27,7 +27,7 @@ MAX_ARGUMENT_BYTES = (128 << 10) - 1
 GPU_SIZES_UNKNOWN = (
     "no GPU has a known memory size, so the job gets its GPUs to itself;"
     " declare sizes with: stoker daemon restart --gpus 0,1 --gpu-memory-size 24G,"
-    " or vram=24G in --pilot of a Slurm cluster"
+    " or vram=24G in --pilot of a cluster"
 )
 
 

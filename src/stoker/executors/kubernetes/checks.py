@@ -35,6 +35,11 @@ HANDOVER_RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
+NO_CLIENT = "lightkube is not installed: pip install 'stoker[kubernetes]'"
+EVENT_RIGHTS: dict[tuple[str, str], tuple[str, ...]] = {("", "events"): ("list",)}
+"""To tell why the container of a pod is not created."""
+
+
 class Check(Struct, frozen=True):
     """One result."""
 
@@ -53,9 +58,12 @@ class ClusterCheck(Struct, frozen=True):
 
 def required_rights(options: KubernetesOptions) -> list[Right]:
     """Return what stoker must be allowed to do in the namespace."""
-    wanted: dict[tuple[str, str], dict[str, None]] = {}
     parts = [PILOT_RIGHTS] if options.has_pilots else []
-    parts += [HANDOVER_RIGHTS] if options.hands_over else []
+    return _rights(*parts, *([HANDOVER_RIGHTS] if options.hands_over else []))
+
+
+def _rights(*parts: Mapping[tuple[str, str], tuple[str, ...]]) -> list[Right]:
+    wanted: dict[tuple[str, str], dict[str, None]] = {}
     for part in parts:
         for resource, verbs in part.items():
             wanted.setdefault(resource, {}).update(dict.fromkeys(verbs))
@@ -75,19 +83,21 @@ class ClusterChecker:
         self.user = ""
         """The user's name, as the server writes it in refusals."""
         self.missing: list[Right] = []
+        self.optional: list[Right] = []
+        """Missing rights without which only a part does not work."""
 
     def run(self) -> ClusterCheck:
         """Run all checks; without a connection, no others."""
         checks = [self._connection()]
         if checks[0].state == "ok":
             parts = (
-                self._rights, self._namespace_exists, self._gpus, self._pilot, self._volumes,
-                self._queue,
+                self._rights, self._namespace_exists, self._gpus, self._pilot, self._images,
+                self._events, self._volumes, self._queue,
             )  # fmt: skip
             for part in parts:
                 checks += part()
             checks += self._client()
-        return ClusterCheck(checks, self._rbac() if self.missing else None)
+        return ClusterCheck(checks, self._rbac() if self.missing or self.optional else None)
 
     def _connection(self) -> Check:
         try:
@@ -98,21 +108,26 @@ class ClusterChecker:
 
     def _rights(self) -> Iterator[Check]:
         rights = required_rights(self.options)
+        pinned = [HANDOVER_RIGHTS] if self.options.pins_pods else []
+        others = [right for right in _rights(*pinned, EVENT_RIGHTS) if right not in rights]
         try:
-            reviews = self.kubectl.create_all([self._review(right) for right in rights])
+            reviews = self.kubectl.create_all([self._review(each) for each in (*rights, *others)])
         except KubectlError as error:
             yield Check("rights", "failed", self._refusal(error))
             return
         allowed = [bool((each.get("status") or {}).get("allowed")) for each in reviews]
-        self.missing = [
-            right for right, is_allowed in zip(rights, allowed, strict=True) if not is_allowed
+        lacking = [
+            right
+            for right, is_allowed in zip((*rights, *others), allowed, strict=True)
+            if not is_allowed
         ]
+        self.missing = [right for right in lacking if right in rights]
+        self.optional = [right for right in lacking if right in others]
         where = f"namespace {self._namespace()}"
-        if not self.missing:
+        if self.missing:
+            yield Check("rights", "failed", f"not allowed in {where}: {_named(self.missing)}")
+        else:
             yield Check("rights", "ok", f"all {len(rights)} that are needed in {where}")
-            return
-        named = ", ".join(f"{verb} {resource}" for _, resource, verb in self.missing)
-        yield Check("rights", "failed", f"not allowed in {where}: {named}")
 
     def _namespace_exists(self) -> Iterator[Check]:
         """Check by an object that is not created: rights in a missing namespace can be reviewed."""
@@ -181,6 +196,29 @@ class ClusterChecker:
         else:
             yield Check("pilot", "ok", "the server accepts its pod")
 
+    def _images(self) -> Iterator[Check]:
+        """Tell whether jobs with an image can share the GPUs of pilots."""
+        if not self.options.pins_pods:
+            return
+        lacking = [right for right in (*self.missing, *self.optional) if right[1] != "events"]
+        if importlib.util.find_spec("lightkube") is None:
+            text = f"jobs with an image do not run beside pilots: {NO_CLIENT}"
+            yield Check("images", "unknown", text)
+        elif lacking:
+            text = f"jobs with an image do not run beside pilots: not allowed: {_named(lacking)}"
+            yield Check("images", "unknown", text)
+        else:
+            text = (
+                "jobs with an image run beside pilots, if the container runtime of the nodes gives"
+                " GPUs by NVIDIA_VISIBLE_DEVICES: the first such job finds out"
+            )
+            yield Check("images", "ok" if not self.options.pilot.gpus else "unknown", text)
+
+    def _events(self) -> Iterator[Check]:
+        if any(right[1] == "events" for right in self.optional):
+            text = "cannot be listed, which is not needed: they tell why a volume is not mounted"
+            yield Check("events", "unknown", text)
+
     def _volumes(self) -> Iterator[Check]:
         for claim in dict.fromkeys(rule.claim for rule in self.options.volumes if rule.claim):
             try:
@@ -214,8 +252,7 @@ class ClusterChecker:
         if not self.options.hands_over:
             return
         if importlib.util.find_spec("lightkube") is None:
-            text = "lightkube is not installed: pip install 'stoker[kubernetes]'"
-            yield Check("client", "failed", text)
+            yield Check("client", "failed", NO_CLIENT)
         else:
             yield Check("client", "ok", "lightkube")
 
@@ -230,7 +267,7 @@ class ClusterChecker:
     def _rbac(self) -> str:
         user = self.user or self._ask_user()
         rules: dict[tuple[str, str], list[str]] = {}
-        for group, resource, verb in self.missing:
+        for group, resource, verb in (*self.missing, *self.optional):
             rules.setdefault((group, resource), []).append(verb)
         return role_yaml(self._namespace(), user, rules)
 
@@ -241,6 +278,10 @@ class ClusterChecker:
         except KubectlError as error:
             self._refusal(error)
         return self.user or "USER"
+
+
+def _named(rights: Sequence[Right]) -> str:
+    return ", ".join(f"{verb} {resource}" for _, resource, verb in rights)
 
 
 def role_yaml(namespace: str, user: str, rules: Mapping[tuple[str, str], Sequence[str]]) -> str:

@@ -56,6 +56,7 @@ class PodState(Struct, frozen=True):
 
     name: str
     phase: str
+    uid: str = ""
     node: str = ""
     ip: str = ""
     started: float | None = None
@@ -216,6 +217,7 @@ def parse_pod(pod: Mapping[str, Any]) -> PodState:
     return PodState(
         name=metadata["name"],
         phase=phase,
+        uid=str(metadata.get("uid") or ""),
         node=str(spec.get("nodeName") or ""),
         ip=str(status.get("podIP") or ""),
         started=started,

@@ -73,6 +73,10 @@ class PilotMonitor:
         self._watchers.pop(name, None)
         self.poll_soon()
 
+    def is_watched(self, name: str) -> bool:
+        """Return whether a pod is a pilot that is in use."""
+        return name in self._watchers
+
     def create(self, manifest: Mapping[str, Any], on_created: OnCreated) -> None:
         """Create a pod; call back with the error, or None."""
 

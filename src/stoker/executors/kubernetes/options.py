@@ -31,7 +31,7 @@ MAX_NAME_LENGTH = 30
 KEYS = (
     "pilot", "ahead", "context", "namespace", "kubeconfig", "image", "volumes",
     "priority_classes", "node_selector", "tolerations", "pull_secrets", "queue", "service_account",
-    "report_address",
+    "report_address", "runtime_class", "pinned_pods",
 )  # fmt: skip
 """Options of its node; maps and lists are JSON."""
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -70,8 +70,12 @@ class KubernetesOptions(Struct, frozen=True):
     queue: str = ""
     """The LocalQueue of Kueue."""
     service_account: str = ""
+    runtime_class: str = ""
+    """The RuntimeClass of all pods; empty: the default of the nodes."""
     report_address: str = ""
     """HOST:PORT at which pods reach this daemon; empty: training reports come by their logs."""
+    pinned_pods: bool = True
+    """Whether jobs with an image share the GPUs of pilots, in pods beside them."""
     ahead: int | None = None
     """Attempts that may be pending there; None: about twice as many as run there."""
 
@@ -85,12 +89,17 @@ class KubernetesOptions(Struct, frozen=True):
         """Whether attempts become pods: all, or those that no pilot can run."""
         return not self.has_pilots or self.ahead is not None
 
+    @property
+    def pins_pods(self) -> bool:
+        """Whether jobs with an image run in pods beside pilots."""
+        return self.has_pilots and self.pinned_pods
+
     def template(self, cluster: str) -> PodTemplate:
         """Return what all pods of the cluster have in common."""
         return PodTemplate(
             cluster, self.image, self.volumes, self.node_selector, self.tolerations,
             self.pull_secrets, self.priority_classes, self.queue,
-            service_account=self.service_account,
+            service_account=self.service_account, runtime_class=self.runtime_class,
         )  # fmt: skip
 
 
@@ -125,9 +134,17 @@ def parse_options(options: Mapping[str, str]) -> KubernetesOptions:
         ),
         queue=_name(options.get("queue", ""), "queue"),
         service_account=_name(options.get("service_account", ""), "service_account"),
+        runtime_class=_name(options.get("runtime_class", ""), "runtime_class"),
         report_address=_address(options.get("report_address", "")),
+        pinned_pods=_boolean(options.get("pinned_pods", "true"), "pinned_pods"),
         ahead=parse_ahead(options["ahead"]) if "ahead" in options else None,
     )
+
+
+def _boolean(text: str, key: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadValue(f"{key} is true or false, not '{text}'.")
+    return text == "true"
 
 
 def _address(text: str) -> str:

@@ -158,6 +158,9 @@ class PilotExecutor(AgentExecutor):
         self.end_reason = why
         self.connection.close()
         super().on_down(why)
+        self._report_gone(why)
+
+    def _report_gone(self, why: str) -> None:
         self.sink.node_gone(why)
 
     def remove(self) -> None:

@@ -26,8 +26,9 @@ print_attempts() {
     grep -lszF "STOKER_TOKEN=" /proc/[0-9]*/environ | sed 's|/proc/\([0-9]*\)/.*|\1|'
 }
 
-# has_records: whether the daemon has not fetched all ends of attempts.
-has_records() { ls "$HOME"/.stoker/run/*/*.claim >/dev/null 2>&1; }
+# has_records: whether the daemon has not fetched all ends of attempts, or pods use the GPUs of this
+# one (a file that the daemon writes before it creates one, and removes after the last has ended).
+has_records() { [ -e "$HOME/.pods" ] || ls "$HOME"/.stoker/run/*/*.claim >/dev/null 2>&1; }
 
 pause() {
     sleep "$1" &

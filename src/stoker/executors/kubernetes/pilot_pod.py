@@ -99,6 +99,8 @@ def build_pilot(
         spec["imagePullSecrets"] = [{"name": each} for each in template.pull_secrets]
     if template.service_account:
         spec["serviceAccountName"] = template.service_account
+    if template.runtime_class:
+        spec["runtimeClassName"] = template.runtime_class
     if priority_class := template.priority_class(0):
         spec["priorityClassName"] = priority_class
     return {

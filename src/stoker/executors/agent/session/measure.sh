@@ -137,10 +137,15 @@ select_gpus() {
 
 split_gpus() { echo "${PILOT_GPUS-}" | tr ',' ' '; }
 
-# Print the GPUs that were allocated, if no driver tells more about them.
+# Print the GPUs that were allocated, if no driver tells more about them. The device plugin of
+# Kubernetes names them in a variable.
 print_unlisted_gpus() {
+    set -- $(echo "${NVIDIA_VISIBLE_DEVICES-}" | tr ',' ' ')
     for gpu in $(split_gpus); do
-        echo "gpu $gpu, $(uname -n)-$gpu, ${PILOT_GPU_MODEL:-GPU}, ${PILOT_GPU_MEMORY:-N/A}, N/A, N/A, N/A, N/A"
+        uuid=$(uname -n)-$gpu
+        case ${1-} in GPU-*) uuid=$1 ;; esac
+        [ $# = 0 ] || shift
+        echo "gpu $gpu, $uuid, ${PILOT_GPU_MODEL:-GPU}, ${PILOT_GPU_MEMORY:-N/A}, N/A, N/A, N/A, N/A"
     done
 }
 

@@ -25,6 +25,7 @@ MERGE = "application/merge-patch+json"
 PODS = "/api/v1/namespaces/{namespace}/pods"
 SERVICES = "/api/v1/namespaces/{namespace}/services"
 CONFIG_MAPS = "/api/v1/namespaces/{namespace}/configmaps"
+EVENTS = "/api/v1/namespaces/{namespace}/events"
 CONFLICT, NOT_FOUND, TOO_MANY, FORBIDDEN, INVALID = 409, 404, 429, 403, 422
 
 
@@ -98,7 +99,7 @@ class ApiClient:
         self._logs: dict[str, LogListener] = {}
         self._restarting = Timer(reactor, self._start)
         self._delay = FIRST_DELAY_SECONDS
-        self._is_closed = False
+        self.is_closed = False
 
     # -- orders -------------------------------------------------------------------------
 
@@ -126,6 +127,14 @@ class ApiClient:
             self._send_watch(key, selector)
         else:
             self._start()
+
+    def unwatch(self, key: str) -> None:
+        """Watch no longer; with the last watch, the helper process is stopped."""
+        self._watches.pop(key, None)
+        if self._watches:
+            self._send({"stop_watch": key})
+        else:
+            self.close()
 
     def follow_log(self, pod: str, params: Mapping[str, Any], listener: LogListener) -> None:
         """Report the log of a pod to a listener, until it ends."""
@@ -189,7 +198,7 @@ class ApiClient:
     # -- the process --------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._is_closed or self._process.is_running:
+        if self.is_closed or self._process.is_running:
             return
         self._fail_all("the connection to the API server was restarted")
         if self._process.start((*COMMAND, *self._words)):
@@ -214,7 +223,7 @@ class ApiClient:
 
     def close(self) -> None:
         """Stop the helper process; nothing is called back any more."""
-        self._is_closed = True
+        self.is_closed = True
         self._restarting.cancel()
         self._requests.clear()
         self._watches.clear()

@@ -7,6 +7,8 @@ from msgspec.json import decode
 
 CONTAINER = "main"
 """The container that runs the attempt."""
+HARMLESS = frozenset({"MissingClusterDNS", "DNSConfigForming"})
+"""Warnings after which a container is created all the same."""
 GONE = 410
 """The status of a watch that must begin again with a list."""
 
@@ -131,6 +133,35 @@ class PodList(ApiStruct, frozen=True):
 
     metadata: ListMetadata = ListMetadata()
     items: tuple[Pod, ...] = ()
+
+
+class PodEvent(ApiStruct, frozen=True):
+    """What happened to a pod."""
+
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+    @property
+    def at(self) -> str:
+        """When it happened last, as text that sorts by time to the second."""
+        return (self.last_timestamp or self.event_time or "")[:19]
+
+
+class EventList(ApiStruct, frozen=True):
+    """The events of a pod."""
+
+    items: tuple[PodEvent, ...] = ()
+
+    def trouble(self) -> str:
+        """Return the last warning that nothing but warnings followed; empty if there is none."""
+        ordered = sorted(self.items, key=lambda event: event.at)
+        known = [event for event in ordered if event.reason not in HARMLESS]
+        last = known[-1] if known else PodEvent()
+        is_trouble = last.type == "Warning" and last.reason.startswith("Failed")
+        return f"{last.reason}: {last.message}" if is_trouble else ""
 
 
 class WatchEvent(ApiStruct, frozen=True):

@@ -166,6 +166,8 @@ class Helper:
                 self._begin(f"log {key}", self._log(key, path, params))
             case {"stop_log": key}:
                 self._end(f"log {key}")
+            case {"stop_watch": key}:
+                self._end(f"watch {key}")
             case {"id": id, "argv": argv}:
                 self._begin(f"request {id}", self._command(id, argv))
             case {"id": id}:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from stoker.core.launch.launch import Launch
 from stoker.core.model.job import AttemptId
 from stoker.executors.kubernetes.api.pods import Pod
-from stoker.executors.kubernetes.handover.log_copy import LogCopy
+from stoker.executors.kubernetes.handover.logs.log_copy import LogCopy
 from stoker.executors.kubernetes.handover.pod_spec import REVOKED, PodIdentity
 from stoker.executors.kubernetes.handover.verdict import Kind, Verdict
 
@@ -70,6 +70,12 @@ class PodAttempt(Struct):
     next_log_try: float = 0.0
     log_failures: int = 0
     """Requests for the log in a row that brought nothing."""
+    trouble: str = ""
+    """Why its container cannot be created at present, by the events of the pod."""
+    note: str = ""
+    """Why that is not known."""
+    next_events: float | None = None
+    """Time on the reactor's clock at which these are read again."""
     stuck_since: float | None = None
     reported: str | None = None
     """The reason to wait that was reported last."""
@@ -93,6 +99,11 @@ class PodAttempt(Struct):
         self.pod, self.verdict = pod, verdict
         if self.is_over:
             self.next_log_try, self.log_failures = 0.0, 0
+
+    @property
+    def why_it_waits(self) -> str:
+        """Why it does not run yet, in the words of the cluster."""
+        return self.trouble or "; ".join(filter(None, (self.verdict.why, self.note)))
 
     @property
     def part(self) -> int | None:

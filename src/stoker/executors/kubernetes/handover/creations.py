@@ -26,14 +26,14 @@ from stoker.executors.kubernetes.api.client import (
     Reply,
 )
 from stoker.executors.kubernetes.handover.attempt import Creation, PodAttempt
+from stoker.executors.kubernetes.handover.library import build_library
 from stoker.executors.kubernetes.handover.pod_spec import (
     PodRequest,
-    build_library,
     build_pod,
     build_service,
     build_tombstone,
 )
-from stoker.executors.kubernetes.handover.pod_template import UnsupportedRequest
+from stoker.executors.kubernetes.handover.pod_template import LacksGpus, UnsupportedRequest
 from stoker.executors.launch import training_library
 from stoker.executors.port import SHORTAGE_SECONDS
 from stoker.executors.reactor import Timer
@@ -85,7 +85,7 @@ class Creations:
         if launch is None or attempt.creation is not Creation.REQUESTED:
             return
         if self._library is not None or not self._needs_library(attempt):
-            self._create_pod(attempt)
+            self._reserve(attempt)
             return
         home = os.path.dirname(os.path.dirname(launch.reports))
         library = build_library(training_library.provide(home))
@@ -93,13 +93,22 @@ class Creations:
         def on_reply(reply: Reply) -> None:
             if reply.succeeded or reply.status == CONFLICT:
                 self._library = library
-                self._create_pod(attempt)
+                self._reserve(attempt)
             elif reply.may_pass:
                 self._try_again(attempt)
             else:
                 self._refuse(attempt, f"the training library was refused: {reply.why}")
 
         self.executor.api.request("POST", CONFIG_MAPS, on_reply, library)
+
+    def _reserve(self, attempt: PodAttempt) -> None:
+        def on_done(error: str) -> None:
+            if not error:
+                self._create_pod(attempt)
+            elif self.executor.has(attempt):
+                self.executor.ends.cancel(attempt, error, SHORTAGE_SECONDS)
+
+        self.executor.settings.reserve(on_done)
 
     @staticmethod
     def _needs_library(attempt: PodAttempt) -> bool:
@@ -111,6 +120,9 @@ class Creations:
             return
         try:
             pod = build_pod(self._request(attempt))
+        except LacksGpus as error:
+            executor.ends.lack(attempt, str(error))
+            return
         except UnsupportedRequest as error:
             executor.ends.fail(attempt, str(error))
             return

@@ -32,9 +32,10 @@ from stoker.executors.kubernetes.handover.attempt import (
     PodAttempt,
 )
 from stoker.executors.kubernetes.handover.creations import Creations
-from stoker.executors.kubernetes.handover.log_copy import LogCopy
+from stoker.executors.kubernetes.handover.logs.log_copy import LogCopy
+from stoker.executors.kubernetes.handover.logs.pod_logs import PodLogs
 from stoker.executors.kubernetes.handover.pod_ends import STUCK_SECONDS, PodEnds
-from stoker.executors.kubernetes.handover.pod_logs import PodLogs
+from stoker.executors.kubernetes.handover.pod_events import PodEvents
 from stoker.executors.kubernetes.handover.pod_spec import (
     PRODUCT,
     REVOKED,
@@ -84,6 +85,10 @@ class HandoverSettings(Struct, frozen=True):
     """Attempts that may wait there; None: about twice as many as run."""
     pilot: NodeFacts | None = None
     """What the pilots of the cluster are; None: it has none."""
+    selector: str = ""
+    """Selects the pods by their labels; empty: those of the node."""
+    reserve: Callable[[Callable[[str], None]], None] = lambda on_done: on_done("")
+    """Called before a pod is created; calls back with an error, or with an empty text."""
     report_access: Callable[[ReportSource], str] = lambda _: ""
     """Returns how a part reports over HTTP; empty: it cannot."""
     stuck_seconds: float = STUCK_SECONDS
@@ -106,6 +111,8 @@ class HandoverExecutor(Executor):
         self.records, self.settings = records, settings
         self.template, self.stuck_seconds = settings.template, settings.stuck_seconds
         self.reactor = environment.reactor
+        self.selector = settings.selector or selector(environment.install, name)
+        """Selects its pods by their labels."""
         self.attempts: dict[str, PodAttempt] = {}
         """By the name of the pod: a gang has one for each rank."""
         self.pods: dict[str, Pod] = {}
@@ -113,10 +120,10 @@ class HandoverExecutor(Executor):
         self.products: tuple[str, ...] | None = None
         """Models of GPUs by the labels of the nodes; None: nodes may not be listed."""
         self.creations, self.logs, self.ends = Creations(self), PodLogs(self), PodEnds(self)
-        self.reconciliation = Reconciliation(self)
+        self.events, self.reconciliation = PodEvents(self), Reconciliation(self)
         self.check = Timer(self.reactor, self._check)
         """Repeats what was not confirmed, and saves how far logs were read."""
-        self._is_listed = self._knows_nodes = self._is_reported_up = self._is_removed = False
+        self.is_listed = self._knows_nodes = self._is_reported_up = self._is_removed = False
         self._reported_ahead: int | None = None
         self._sink: ExecutorSink | None = None
 
@@ -142,6 +149,11 @@ class HandoverExecutor(Executor):
         assert self._sink is not None
         return self._sink
 
+    @property
+    def is_up(self) -> bool:
+        """Whether all attempts are accounted for."""
+        return self._is_reported_up
+
     def has_attempts(self) -> bool:
         """Return whether it looks after any attempt."""
         return bool(self.attempts)
@@ -157,7 +169,7 @@ class HandoverExecutor(Executor):
     def open(self, sink: ExecutorSink) -> None:
         """Watch the pods from now on."""
         self._sink = sink
-        self.api.watch("attempts", selector(self.environment.install, self.name), self)
+        self.api.watch(self.selector, self.selector, self)
 
     def _note_path(self, attempt: AttemptId, rank: int | None) -> str:
         """Return the file with the position in the log of a pod."""
@@ -170,8 +182,9 @@ class HandoverExecutor(Executor):
         """Account for all attempts."""
         self.pods = {pod.name: pod for pod in pods}
         self.creations.forget()
+        self.events.forget()
         self.reconciliation.on_listed(pods)
-        self._is_listed = True
+        self.is_listed = True
         if not self._knows_nodes:
             self._list_nodes()
         self._report_up()
@@ -207,7 +220,7 @@ class HandoverExecutor(Executor):
 
     def on_failed(self, why: str) -> None:
         """Report that the cluster does not answer; its pods continue."""
-        self._is_listed = self._is_reported_up = False
+        self.is_listed = self._is_reported_up = False
         if not self._is_removed:  # its name may be that of another cluster by now
             self.sink.node_down(why)
 
@@ -255,7 +268,7 @@ class HandoverExecutor(Executor):
         self.api.request("GET", "/api/v1/nodes", on_reply, params={"labelSelector": PRODUCT})
 
     def _report_up(self) -> None:
-        if not self._is_listed or not self.reconciliation.is_done or self._is_reported_up:
+        if not self.is_listed or not self.reconciliation.is_done or self._is_reported_up:
             return
         if self._is_removed:
             return
@@ -302,6 +315,7 @@ class HandoverExecutor(Executor):
             return
         verdict = attempt.verdict
         if verdict.kind in (Kind.WAITING, Kind.STUCK):
+            self.events.check(attempt)
             self._report_queued(attempt)
             self.ends.check_stuck(attempt)
         if verdict.has_log:
@@ -336,7 +350,7 @@ class HandoverExecutor(Executor):
 
     def _report_queued(self, attempt: PodAttempt) -> None:
         """Report why an attempt waits, if that has changed."""
-        why, (job, number) = attempt.verdict.why, attempt.id
+        why, (job, number) = attempt.why_it_waits, attempt.id
         if attempt.part is not None:
             parts = self._parts(attempt.id)
             attempt, why = parts[0], _gang_reason(parts)
@@ -389,10 +403,14 @@ class HandoverExecutor(Executor):
         except OSError as error:
             self.ends.fail(attempt, f"cannot start: {error}")
             return
-        if self._is_listed:
+        if self.is_listed:
             self.creations.create(attempt)
         else:
-            self.ends.cancel(attempt, f"the connection to {self.name} was lost")
+            self.refuse(attempt)
+
+    def refuse(self, attempt: PodAttempt) -> None:
+        """Cancel a start, because the pods of the cluster are not known at present."""
+        self.ends.cancel(attempt, f"the connection to {self.name} was lost")
 
     def _attempt(
         self, id: AttemptId, out: str, err: str | None, rank: int | None, box: Container | None
@@ -418,7 +436,7 @@ class HandoverExecutor(Executor):
             if known.job.state is JobState.COMPLETING:
                 attempt.end = EndRequest(self.reactor.time() + self.environment.grace)
             self.attempts[attempt.identity.name] = attempt
-            if self._is_listed:
+            if self.is_listed:
                 self.find(attempt)
 
     def release(self, attempt: AttemptId, rank: int, environment: Mapping[str, str] | None) -> None:
@@ -575,7 +593,7 @@ class HandoverExecutor(Executor):
     def refresh(self) -> None:
         """Report the cluster again."""
         self._knows_nodes = self._is_reported_up = False
-        if self._is_listed:
+        if self.is_listed:
             self._list_nodes()
 
     def remove(self) -> None:
@@ -583,9 +601,11 @@ class HandoverExecutor(Executor):
         self._is_removed = True
         for name, pod in self.pods.items():
             self.ends.discard(name, is_running=assess(pod, True).kind is Kind.RUNNING)
+        for name in self.attempts:
+            self.api.stop_log(name)
         self.attempts.clear()
         self.check.cancel()
-        self.reactor.call_later(CLOSE_SECONDS, self.api.close)
+        self.reactor.call_later(CLOSE_SECONDS, lambda: self.api.unwatch(self.selector))
 
     def close(self) -> None:
         """Close the connection; pods continue."""
@@ -594,11 +614,11 @@ class HandoverExecutor(Executor):
                 attempt.copy.save()
         self.check.cancel()
         self.creations.close()
-        self.api.close()
+        self.api.unwatch(self.selector)
 
 
 def _gang_reason(parts: Sequence[PodAttempt]) -> str:
     """Return why a gang waits: how many of its pods run, and what one of the others waits for."""
     waiting = [part for part in parts if not part.is_running]
     text = f"{len(parts) - len(waiting)} of {len(parts)} pods run"
-    return ": ".join([text, *(part.verdict.why for part in waiting if part.verdict.why)][:2])
+    return ": ".join([text, *(part.why_it_waits for part in waiting if part.why_it_waits)][:2])

@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 MAX_REASON_LENGTH = 2000
 DELETED_SECONDS = 5.0
 """Delay of the next try after something else has deleted a pod before it began."""
+CANNOT_RUN = 125
+"""The exit code of container engines that cannot run a command."""
+NO_GPUS = (
+    "its container sees no GPU of the pilot: the cluster's container runtime does not give them by"
+    " NVIDIA_VISIBLE_DEVICES"
+)
 STUCK_SECONDS = 300.0
-"""Time for which an image may be missing before the start has failed."""
+"""Time for which an image or a volume may be missing before the start has failed."""
 REPEAT_SECONDS = 2.0
 """Between two signals, or deletions, of an attempt that has not ended."""
 MAX_FAILURES = 5
@@ -102,16 +108,16 @@ class PodEnds:
             self.pursue(attempt)
 
     def check_stuck(self, attempt: PodAttempt) -> None:
-        """Give up an attempt whose image cannot be fetched for a long time."""
+        """Give up an attempt whose container cannot be created for a long time."""
         now = self.executor.reactor.time()
-        if attempt.verdict.kind is not Kind.STUCK:
+        if attempt.verdict.kind is not Kind.STUCK and not attempt.trouble:
             attempt.stuck_since = None
             return
         if attempt.stuck_since is None:
             attempt.stuck_since = now
         left = attempt.stuck_since + self.executor.stuck_seconds - now
         if left <= 0:
-            self.give_up(attempt, attempt.verdict.why)
+            self.give_up(attempt, attempt.why_it_waits)
         else:
             self.executor.check.request(left)
 
@@ -134,6 +140,8 @@ class PodEnds:
         elif verdict.kind is Kind.CANCELLED and not attempt.has_run:
             is_ours = attempt.is_revoked or attempt.end is not None
             self.cancel(attempt, verdict.why, 0.0 if is_ours else DELETED_SECONDS)
+        elif reader.lacks_gpus:
+            self.lack(attempt, NO_GPUS)
         elif reader.is_cancelled or self._ended_at_barrier(attempt):
             self.cancel(attempt, "the pods of the job did not all run in time")
         elif verdict.kind is Kind.EXITED:
@@ -185,6 +193,17 @@ class PodEnds:
             )
         )
 
+    def lack(self, attempt: PodAttempt, why: str) -> None:
+        """Report that its node cannot run its image: another one may."""
+        self._forget(attempt)
+        job, number = attempt.id
+        self.executor.sink.event(
+            ProcessExited(
+                at=time.time(), job=job, attempt=number, code=CANNOT_RUN, lacks=_stored(why),
+                part=attempt.part,
+            )
+        )  # fmt: skip
+
     def cancel(self, attempt: PodAttempt, why: str, delay: float = 0.0) -> None:
         """Report a start that did not happen."""
         self._forget(attempt)
@@ -218,6 +237,11 @@ class PodEnds:
         with contextlib.suppress(OSError):
             attempt.copy.save()
         executor.report_reading()
+
+    @property
+    def are_acknowledged(self) -> bool:
+        """Whether all ends that were reported are on disk."""
+        return not self._unacknowledged
 
     def is_unacknowledged(self, name: str) -> bool:
         """Return whether the end of a pod's attempt was reported and is not on disk yet."""

@@ -18,7 +18,13 @@ from stoker.core.model.job import AttemptId
 from stoker.core.model.resources import CPU, GPU, MEMORY, DeviceAllocation
 from stoker.core.model.units import THOUSAND
 from stoker.executors.kubernetes.api.pods import CONTAINER
-from stoker.executors.kubernetes.handover.pod_template import PodTemplate, UnsupportedRequest
+from stoker.executors.kubernetes.handover.library import library_volume
+from stoker.executors.kubernetes.handover.pod_template import (
+    LacksGpus,
+    PilotHost,
+    PodTemplate,
+    UnsupportedRequest,
+)
 from stoker.executors.kubernetes.handover.volumes import PodVolumes
 from stoker.executors.launch import container
 
@@ -27,6 +33,8 @@ INSTALL, CLUSTER, JOB, ATTEMPT, RANK = (
     f"{DOMAIN}/{name}" for name in ("install", "cluster", "job", "attempt", "rank")
 )
 """Labels."""
+HOST = f"{DOMAIN}/host"
+"""Label of a pinned pod: the name of the pilot that holds its GPUs."""
 KUEUE = "kueue.x-k8s.io"
 REVOKED = f"{DOMAIN}/revoked"
 """Label of a pod that only occupies a name, so that no pod can be created with it."""
@@ -106,6 +114,11 @@ def selector(install: str, cluster: str) -> str:
     return f"{INSTALL}={install[:8]},{CLUSTER}={cluster},{ATTEMPT}"
 
 
+def host_selector(install: str, pilot: str) -> str:
+    """Return the label selector of the pinned pods of a pilot."""
+    return f"{INSTALL}={install[:8]},{HOST}={pilot}"
+
+
 def parse_attempt(labels: Mapping[str, str]) -> AttemptId | None:
     """Return the attempt of a pod by its labels."""
     job, attempt = labels.get(JOB, ""), labels.get(ATTEMPT, "")
@@ -174,16 +187,19 @@ def build_pod(request: PodRequest) -> dict[str, Any]:
         spec["activeDeadlineSeconds"] = launch.spec.limit + grace + DEADLINE_MARGIN_SECONDS
     spec |= _scheduling(request)
     labels, annotations = identity.labels, dict(template.annotations)
-    if template.queue:
+    metadata: dict[str, Any] = {
+        "name": identity.name, "labels": labels, "finalizers": [FINALIZER],
+    }  # fmt: skip
+    if template.host is not None:  # the pilot has what Kueue admits
+        labels[HOST] = template.host.pod
+        metadata["ownerReferences"] = [_owner(template.host.pod, template.host.uid)]
+    elif template.queue:
         labels[f"{KUEUE}/queue-name"] = template.queue
         if identity.rank is not None and launch.placement is not None:
             # Kueue admits all pods of a group or none. None is replaced: a new attempt is a group.
             labels[f"{KUEUE}/pod-group-name"] = identity.group
             annotations[f"{KUEUE}/pod-group-total-count"] = str(len(launch.placement.parts))
             annotations[f"{KUEUE}/retriable-in-group"] = "false"
-    metadata: dict[str, Any] = {
-        "name": identity.name, "labels": labels, "finalizers": [FINALIZER],
-    }  # fmt: skip
     if annotations:
         metadata["annotations"] = annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -207,14 +223,13 @@ def build_service(
     identity: PodIdentity, uid: str, ports: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
     """Return the service that publishes the ports of a pod, and is deleted with it."""
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": identity.name, "uid": uid}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
             "name": identity.name,
             "labels": identity.labels,
-            "ownerReferences": [owner],
+            "ownerReferences": [_owner(identity.name, uid)],
         },
         "spec": {
             "type": "NodePort",
@@ -227,29 +242,9 @@ def build_service(
     }
 
 
-def build_library(directory: str) -> dict[str, Any]:
-    """Return a ConfigMap with the files of a directory: at most 1 MiB, the library has 0.1."""
-    files = {
-        str(path.relative_to(directory)): path.read_text()
-        for path in sorted(Path(directory).rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": f"stoker-library-{os.path.basename(directory).rpartition('-')[2]}"},
-        "data": {_key(path): text for path, text in files.items()},
-    }
-
-
-def _key(path: str) -> str:
-    return path.replace("/", "..")
-
-
-def library_volume(library: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the source of a volume with the library's directories."""
-    items = [{"key": key, "path": key.replace("..", "/")} for key in library["data"]]
-    return {"configMap": {"name": library["metadata"]["name"], "items": items}}
+def _owner(name: str, uid: str) -> dict[str, str]:
+    """Return what has an object deleted with a pod."""
+    return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
 
 
 # -- the container ------------------------------------------------------------------------
@@ -265,6 +260,8 @@ def wrapper() -> str:
 def _command(request: PodRequest) -> list[str]:
     launch = request.launch
     flags = ("r" if launch.needs_report_directory else "") + ("e" if has_own_stderr(launch) else "")
+    if request.template.host is not None and launch.gpus:
+        flags += "g"
     script = JOB_SCRIPT if request.script is not None else None
     return [
         SHELL, "-c", _escaped(wrapper()), "stoker", request.identity.nonce, flags,
@@ -286,6 +283,8 @@ def _environment(request: PodRequest) -> list[dict[str, Any]]:
     launch = request.launch
     values = dict(line.split("=", 1) for line in request.variables)
     values["STOKER_REPORTS"] = REPORTS
+    if request.template.host is not None:
+        values |= _pilot_gpus(launch)
     if launch.container is not None:
         root = f"{SNAPSHOTS}/{os.path.basename(launch.checkpoints)}"
         values["STOKER_CHECKPOINT_DIR"] = root
@@ -305,6 +304,19 @@ def _environment(request: PodRequest) -> list[dict[str, Any]]:
     return variables
 
 
+def _pilot_gpus(launch: Launch) -> dict[str, str]:
+    """Return the variables by which the container runtime, and CUDA, give GPUs of the pilot."""
+    names = {item.device for item in _allocations(launch) if item.type == GPU}
+    known = [uuid for uuid in launch.gpus if uuid.startswith(("GPU-", "MIG-"))]
+    if len(known) != len(names):
+        raise LacksGpus(
+            "the UUIDs of the pilot's GPUs are not known: its image has no nvidia-smi, and"
+            " NVIDIA_VISIBLE_DEVICES does not list them"
+        )
+    gpus = ",".join(known)
+    return {"NVIDIA_VISIBLE_DEVICES": gpus or "void", "CUDA_VISIBLE_DEVICES": gpus}
+
+
 def _working_directory(launch: Launch) -> dict[str, str]:
     if launch.container is not None and not launch.container.in_job_directory:
         return {}
@@ -315,6 +327,12 @@ def _resources(request: PodRequest) -> dict[str, dict[str, str]]:
     """Return requests and limits: cores are requested only, memory and GPUs are limits too."""
     amounts = total_amounts(request.launch)
     requests, limits = {}, {}
+    if request.template.host is not None:  # the pilot has requested them for all
+        memory = amounts.get(MEMORY, 0)
+        return {
+            "requests": {"cpu": "0", "memory": "0"},
+            "limits": {"memory": f"{memory}Mi"} if memory else {},
+        }
     if cores := amounts.get(CPU, 0):
         requests["cpu"] = f"{cores * 1000 // THOUSAND}m"
     if memory := amounts.get(MEMORY, 0):
@@ -326,13 +344,14 @@ def _resources(request: PodRequest) -> dict[str, dict[str, str]]:
 
 def total_amounts(launch: Launch) -> dict[str, int]:
     """Return the amounts of an attempt's placement by resource type."""
-    allocations: Sequence[DeviceAllocation] = ()
-    if launch.placement is not None:
-        allocations = launch.placement.allocations
     amounts: dict[str, int] = {}
-    for item in allocations:
+    for item in _allocations(launch):
         amounts[item.type] = amounts.get(item.type, 0) + item.amount
     return amounts
+
+
+def _allocations(launch: Launch) -> Sequence[DeviceAllocation]:
+    return launch.placement.allocations if launch.placement is not None else ()
 
 
 # -- files and network --------------------------------------------------------------------
@@ -382,11 +401,25 @@ def _scheduling(request: PodRequest) -> dict[str, Any]:
         spec["imagePullSecrets"] = [{"name": name} for name in template.pull_secrets]
     if template.service_account:
         spec["serviceAccountName"] = template.service_account
+    if template.runtime_class:
+        spec["runtimeClassName"] = template.runtime_class
     if (name := template.priority_class(launch.priority)) is not None:
         spec["priorityClassName"] = name
-    if launch.spec.request.gpu_models:
+    if template.host is not None:
+        spec["affinity"] = _beside(template.host)
+    elif launch.spec.request.gpu_models:
         spec["affinity"] = _model_affinity(request)
     return spec
+
+
+def _beside(host: PilotHost) -> dict[str, Any]:
+    """Return what has the scheduler choose the node of a pilot.
+
+    It still binds volumes then, and heeds taints, which it would not with `nodeName`.
+    """
+    field = {"key": "metadata.name", "operator": "In", "values": [host.node]}
+    required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
 def _model_affinity(request: PodRequest) -> dict[str, Any]:

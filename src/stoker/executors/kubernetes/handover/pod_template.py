@@ -11,6 +11,10 @@ class UnsupportedRequest(Exception):
     """The cluster cannot run this job as it is configured; the text tells users why."""
 
 
+class LacksGpus(UnsupportedRequest):
+    """The pods beside this pilot cannot be given its GPUs; another node may run the job."""
+
+
 class VolumeRule(Struct, frozen=True):
     """Paths of this host that pods have too, in a volume."""
 
@@ -20,6 +24,16 @@ class VolumeRule(Struct, frozen=True):
     """The PersistentVolumeClaim with its content; empty: a directory of every node."""
     path: str = ""
     """The directory in the claim or on the nodes."""
+
+
+class PilotHost(Struct, frozen=True):
+    """The pilot that holds the GPUs of pinned pods."""
+
+    pod: str
+    """The name of its pod."""
+    uid: str
+    node: str
+    """The node of Kubernetes that it runs on."""
 
 
 class PodTemplate(Struct, frozen=True):
@@ -38,7 +52,10 @@ class PodTemplate(Struct, frozen=True):
     """The LocalQueue of Kueue."""
     gpu_resource: str = "nvidia.com/gpu"
     service_account: str = ""
+    runtime_class: str = ""
     annotations: dict[str, str] = {}
+    host: PilotHost | None = None
+    """The pilot beside which the pods run, on its node and with its GPUs; None: anywhere."""
 
     def priority_class(self, priority: int) -> str | None:
         """Return the PriorityClass for the priority of a job, if there is one."""

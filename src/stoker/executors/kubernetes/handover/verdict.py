@@ -98,6 +98,12 @@ def is_signal(code: int) -> bool:
     return KILLED < code <= KILLED + MAX_SIGNAL
 
 
+def is_being_created(pod: Pod) -> bool:
+    """Return whether a pod has a node, and its container neither runs nor has failed."""
+    state = pod.container
+    return bool(pod.spec.node_name) and state.running is None and state.terminated is None
+
+
 def _waiting_reason(pod: Pod) -> str:
     """Return why a pod waits, in the words of the cluster."""
     scheduled = pod.condition("PodScheduled")

@@ -9,6 +9,7 @@
 #   NONCE b                 waits at the barrier
 #   NONCE g                 has passed the barrier
 #   NONCE x CODE            the exit code, after everything else
+#   NONCE x lacks           the container does not see its GPUs, and the command was not run
 #
 # When a pod is deleted, the kubelet may remove the container before the end of its log was read. So
 # the last lines of the report and the exit code are in the termination message too, which is a part
@@ -17,7 +18,8 @@
 # With STOKER_REPORT_ACCESS the training library sends the report over HTTP. While the file .http
 # exists it has the number of bytes that need not be in the log.
 #
-# FLAGS has r and e for those that are wanted. BARRIER is the longest wait in seconds, 0 for none.
+# FLAGS has r and e for those that are wanted, and g to check that NVIDIA GPUs are visible, which the
+# kubelet has not given to this container. BARRIER is the longest wait in seconds, 0 for none.
 # Signals come through `kubectl exec` and reach all processes but this one; the kernel drops what
 # has no handler here. So the command runs in the foreground, with its usual signals.
 
@@ -68,6 +70,24 @@ forward() {
     done
 } >&2
 
+# print_end TEXT: print how it ended, in the log and in the termination message.
+print_end() {
+    printf '%s x %s\n' "$_nonce" "$1"
+    printf '%s x %s\n' "$_nonce" "$1" >>$_message
+    [ ! -e "$_dir/.ending" ] || sleep 2
+}
+
+case $_flags in *g)
+    _flags=${_flags%g}
+    [ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || case $(nvidia-smi -L 2>/dev/null) in
+        *"UUID: "*) ;;
+        *)
+            print_end lacks
+            exit 0
+            ;;
+    esac
+    ;;
+esac
 if [ -d /stoker/lib ]; then
     export PYTHONPATH="/stoker/lib${PYTHONPATH:+:$PYTHONPATH}"
 fi
@@ -80,9 +100,7 @@ if [ "$_barrier" != 0 ]; then
     printf '%s b\n' "$_nonce" >&2
     until [ -e "$_dir/.go" ]; do
         [ ! -e "$_dir/.cancelled" ] && [ "$_barrier" != 0 ] || {
-            printf '%s x cancelled\n' "$_nonce"
-            printf '%s x cancelled\n' "$_nonce" >>$_message
-            [ ! -e "$_dir/.ending" ] || sleep 2
+            print_end cancelled
             exit 0
         }
         _barrier=$((_barrier - 1))
@@ -120,7 +138,5 @@ if [ -n "$_forwarder" ]; then
     kill -ALRM $_forwarder 2>/dev/null
     wait $_forwarder 2>/dev/null
 fi
-printf '%s x %s\n' "$_nonce" $_code
-printf '%s x %s\n' "$_nonce" $_code >>$_message
-[ ! -e "$_dir/.ending" ] || sleep 2
+print_end $_code
 exit $_code

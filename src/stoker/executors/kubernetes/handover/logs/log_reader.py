@@ -58,6 +58,8 @@ class LogReader:
         self.is_past_barrier = position is not None and position.out > 0
         self.is_cancelled = False
         """Whether it gave up at its barrier."""
+        self.lacks_gpus = False
+        """Whether its container does not see its GPUs."""
         self.trouble = ""
         """What the kubelet has written instead of the log."""
         self._rest = b""
@@ -138,7 +140,7 @@ class LogReader:
         """Handle a line of the wrapper."""
         kind, _, rest = text.partition(b" ")
         if kind == b"x":
-            self.is_cancelled = rest == b"cancelled"
+            self.is_cancelled, self.lacks_gpus = rest == b"cancelled", rest == b"lacks"
             self.exit_code = int(rest) if rest.isdigit() else self.exit_code
         elif kind == b"b":
             self.is_at_barrier = True

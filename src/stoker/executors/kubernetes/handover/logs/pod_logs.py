@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from stoker.executors.kubernetes.api.pods import CONTAINER
 from stoker.executors.kubernetes.handover.attempt import LogState, PodAttempt
-from stoker.executors.kubernetes.handover.log_reader import Piece
+from stoker.executors.kubernetes.handover.logs.log_reader import Piece
 
 if TYPE_CHECKING:
     from stoker.executors.kubernetes.handover.executor import HandoverExecutor

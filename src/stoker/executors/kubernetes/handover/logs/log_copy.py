@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.executors.agent.transfer import log_mirror
 from stoker.executors.agent.transfer.log_mirror import LogMirror
-from stoker.executors.kubernetes.handover.log_reader import (
+from stoker.executors.kubernetes.handover.logs.log_reader import (
     ERR,
     REPORT,
     LogPosition,
