@@ -6,6 +6,7 @@ import pytest
 
 from core.scenario import Scenario, gpus
 from stoker.core import events as e
+from stoker.core.model.alarm import Alarm
 from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
 from stoker.daemon.gpus import recorder as module
 from stoker.daemon.gpus.history import GpuHistory
@@ -35,6 +36,11 @@ class RecorderFixture:
         self.now += 2.0
         return self.recorder.record(self.scenario.state, "here", uses, self.now)
 
+    def measured(self, job: int) -> tuple[float, float, float] | None:
+        """Seconds, busy seconds and joules."""
+        usage = self.recorder.measured(job, 0)
+        return (usage.measured, usage.busy, usage.energy) if usage is not None else None
+
     def start(self, request: ResourceRequest) -> int:
         job = self.scenario.submit(request)
         self.scenario.run(job)
@@ -50,26 +56,26 @@ def test_an_attempt_gets_the_use_of_its_gpus(fixture: RecorderFixture) -> None:
     job = fixture.start(gpus(2))
     for _ in range(6):
         fixture.read(100, 20)
-    assert fixture.recorder.measured(job, 0) == pytest.approx((20.0, 12.0, 2000.0))
+    assert fixture.measured(job) == pytest.approx((20.0, 12.0, 2000.0))
 
 
 def test_the_first_reading_and_long_gaps_measure_nothing(fixture: RecorderFixture) -> None:
     job = fixture.start(gpus(1))
     fixture.read(100, 0)
-    assert fixture.recorder.measured(job, 0) is None
+    assert fixture.measured(job) is None
     fixture.now += 60.0
     fixture.read(100, 0)
-    assert fixture.recorder.measured(job, 0) is None
+    assert fixture.measured(job) is None
     fixture.read(100, 0)
-    assert fixture.recorder.measured(job, 0) == pytest.approx((2.0, 2.0, 200.0))
+    assert fixture.measured(job) == pytest.approx((2.0, 2.0, 200.0))
 
 
 def test_shares_of_a_gpu_share_its_use(fixture: RecorderFixture) -> None:
     half, quarter = fixture.start(gpus(0.5)), fixture.start(gpus(0.25))
     fixture.read(80, 0)
     fixture.read(80, 0)
-    assert fixture.recorder.measured(half, 0) == pytest.approx((1.0, 0.8, 100.0))
-    assert fixture.recorder.measured(quarter, 0) == pytest.approx((0.5, 0.4, 50.0))
+    assert fixture.measured(half) == pytest.approx((1.0, 0.8, 100.0))
+    assert fixture.measured(quarter) == pytest.approx((0.5, 0.4, 50.0))
 
 
 def test_a_gpu_shared_by_memory_is_shared_by_its_parts(fixture: RecorderFixture) -> None:
@@ -77,7 +83,7 @@ def test_a_gpu_shared_by_memory_is_shared_by_its_parts(fixture: RecorderFixture)
     job = fixture.start(request)
     fixture.read(80, 0)
     fixture.read(80, 0)
-    seconds, busy, energy = fixture.recorder.measured(job, 0) or (0.0, 0.0, 0.0)
+    seconds, busy, energy = fixture.measured(job) or (0.0, 0.0, 0.0)
     assert busy == pytest.approx(0.8 * seconds)
     assert energy == pytest.approx(100 * seconds)
     assert 0 < seconds < 2.0
@@ -87,7 +93,26 @@ def test_what_the_driver_does_not_tell_counts_as_nothing(fixture: RecorderFixtur
     job = fixture.start(gpus(1))
     fixture.read(None, None, power=None)
     fixture.read(None, None, power=None)
-    assert fixture.recorder.measured(job, 0) == pytest.approx((2.0, 0.0, 0.0))
+    assert fixture.measured(job) == pytest.approx((2.0, 0.0, 0.0))
+
+
+def test_time_of_an_idle_gpu_is_wasted_while_its_alarm_is_active(
+    fixture: RecorderFixture,
+) -> None:
+    scenario, job = fixture.scenario, fixture.start(gpus(2))
+    idle = Alarm(kind="gpu_idle", since=0.0, text="", job=job, node="here", gpu="1")
+    fixture.read(90, 0)
+    fixture.read(90, 0)
+    scenario.tell(e.AlarmRaised(at=scenario.now, alarm=idle))
+    for _ in range(3):
+        fixture.read(90, 0)
+    scenario.tell(e.AlarmCleared(at=scenario.now, alarm=idle))
+    fixture.read(90, 90)
+    scenario.now += 100.0
+    end = e.ProcessExited(at=scenario.now, job=job, attempt=0, code=0)
+    for event in fixture.recorder.before_ends([end], scenario.state):
+        scenario.tell(event)
+    assert scenario.state.jobs[job].usage.wasted == pytest.approx(6.0)
 
 
 def test_the_usage_comes_before_the_end_of_its_attempt(fixture: RecorderFixture) -> None:
@@ -118,7 +143,7 @@ def test_usage_is_journalled_now_and_then_and_continued_by_the_next_daemon(
     fixture.read(100, 0)
     fixture.read(100, 0)
     seconds = fixture.scenario.job(job).measured.measured + 2.0
-    assert (fixture.recorder.measured(job, 0) or (0.0,))[0] == pytest.approx(seconds)
+    assert (fixture.measured(job) or (0.0,))[0] == pytest.approx(seconds)
 
 
 def test_history_names_the_job_on_a_gpu(fixture: RecorderFixture) -> None:

@@ -364,6 +364,8 @@ class UsageMeasured(CurrentAttemptEvent, frozen=True, kw_only=True):
     measured: float
     busy: float
     energy: float
+    wasted: float = 0.0
+    """While an alarm for an idle or unused GPU was active."""
 
 
 # ---------------------------------------------------------------------------------------- alarms

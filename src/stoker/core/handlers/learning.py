@@ -227,7 +227,11 @@ def mark_shared(state: State, job: Job) -> None:
 def on_usage_measured(state: State, job: Job, event: e.UsageMeasured) -> None:
     """Record what was measured of the GPUs of an attempt so far."""
     job.measured = replace(
-        job.measured, measured=event.measured, busy=event.busy, energy=event.energy
+        job.measured,
+        measured=event.measured,
+        busy=event.busy,
+        energy=event.energy,
+        wasted=event.wasted,
     )
 
 

@@ -28,6 +28,8 @@ LIMITS = {
 }  # fmt: skip
 """Seconds after which each kind is raised, unless it is off; of kinds that need no time, 1."""
 KINDS = tuple(LIMITS)
+IDLE_KINDS = frozenset({"gpu_idle", "gpu_unused"})
+"""Kinds that mean that a GPU is of no use to its job."""
 OFF = frozenset({"loss_flat", "diverged", "log_silent"})
 """Kinds that are off by default."""
 _WITHOUT_JOB = frozenset({OVER_REQUESTED, "hot", "ecc", "xid"})

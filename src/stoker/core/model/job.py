@@ -107,7 +107,8 @@ class GpuUsage(Struct, frozen=True, array_like=True, omit_defaults=True):
     held: float = 0.0
     """From the allocation of GPUs to their release, by the share of each GPU."""
     wasted: float = 0.0
-    """The part of `held` in attempts that failed before any of their work counted."""
+    """The part of `held` in attempts that failed before any of their work counted, and while an
+    alarm for an idle or unused GPU was active."""
     measured: float = 0.0
     """The part of `held` in which the GPUs were read."""
     busy: float = 0.0

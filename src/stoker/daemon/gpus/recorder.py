@@ -16,7 +16,8 @@ from stoker.core.events import (
     StartFailed,
     UsageMeasured,
 )
-from stoker.core.model.job import AttemptId, Job
+from stoker.core.model.alarm import IDLE_KINDS
+from stoker.core.model.job import AttemptId, GpuUsage, Job
 from stoker.core.model.resources import GPU, DeviceAllocation
 from stoker.core.model.units import THOUSAND
 from stoker.core.state.state import State
@@ -34,10 +35,11 @@ ENDS = (ProcessExited, AttemptLost, AttemptAbandoned, StartFailed)
 class _Measured(Struct):
     """GPU-seconds and joules of an attempt so far."""
 
-    seconds: float = 0.0
-    busy: float = 0.0
-    energy: float = 0.0
-    published_at: float = 0.0
+    seconds: float
+    busy: float
+    energy: float
+    wasted: float
+    published_at: float
 
 
 class GpuRecorder:
@@ -60,6 +62,11 @@ class GpuRecorder:
         self._read_at[node] = now
         holders = _holders(state.running.values(), state.cluster.nodes[node])
         wall = time.time()
+        idle = {
+            (alarm.job, alarm.attempt, alarm.gpu)
+            for alarm in state.record.alarms.values()
+            if alarm.kind in IDLE_KINDS and alarm.node == node
+        }
         for device in state.cluster.nodes[node].types.get(GPU, ()):
             use = uses.get(device.facts.uuid or "")
             if use is None:
@@ -72,30 +79,35 @@ class GpuRecorder:
             if gap <= MAX_GAP_SECONDS:
                 if use.power is not None:
                     self.energy[use.uuid] = self.energy.get(use.uuid, 0.0) + gap * use.power
-                self._measure(jobs, use, gap, now, wall)
+                for job, share in jobs:
+                    is_idle = (job.id, job.attempt, device.name) in idle
+                    self._measure(job, share, use, gap, now, wall, is_idle)
         if now - self._saved_at > SAVE_SECONDS:
             self._saved_at = now
             self.history.save(wall)
         return self._due(state, now, wall)
 
     def _measure(
-        self, jobs: list[tuple[Job, float]], use: GpuUse, gap: float, now: float, wall: float
-    ) -> None:
-        """Add the time since the last reading to the attempts on a GPU, by their shares."""
-        for job, share in jobs:
-            measured = self._of(job, now)
-            # Not the time before it got the GPU.
-            held = wall - job.allocated_at if job.allocated_at is not None else 0.0
-            part = min(gap, max(held, 0.0)) * share
-            measured.seconds += part
-            measured.busy += part * (use.utilization or 0) / 100
-            measured.energy += part * (use.power or 0.0)
+        self, job: Job, share: float, use: GpuUse, gap: float, now: float, wall: float,
+        is_idle: bool,
+    ) -> None:  # fmt: skip
+        """Add the time since the last reading to an attempt on a GPU, by its share."""
+        measured = self._of(job, now)
+        # Not the time before it got the GPU.
+        held = wall - job.allocated_at if job.allocated_at is not None else 0.0
+        part = min(gap, max(held, 0.0)) * share
+        measured.seconds += part
+        measured.busy += part * (use.utilization or 0) / 100
+        measured.energy += part * (use.power or 0.0)
+        measured.wasted += part * is_idle
 
     def _of(self, job: Job, now: float) -> _Measured:
         key = AttemptId(job.id, job.attempt)
         if key not in self._measured:
             before = job.measured  # by an earlier daemon
-            self._measured[key] = _Measured(before.measured, before.busy, before.energy, now)
+            self._measured[key] = _Measured(
+                before.measured, before.busy, before.energy, before.wasted, now
+            )
         return self._measured[key]
 
     def _due(self, state: State, now: float, wall: float) -> list[Event]:
@@ -110,10 +122,14 @@ class GpuRecorder:
                 events.append(_event(key, measured, wall))
         return events
 
-    def measured(self, job: int, attempt: int) -> tuple[float, float, float] | None:
-        """Return GPU-seconds measured and busy, and joules, of a running attempt."""
+    def measured(self, job: int, attempt: int) -> GpuUsage | None:
+        """Return what was measured of a running attempt: GPU-seconds and joules."""
         found = self._measured.get(AttemptId(job, attempt))
-        return (found.seconds, found.busy, found.energy) if found is not None else None
+        if found is None:
+            return None
+        return GpuUsage(
+            wasted=found.wasted, measured=found.seconds, busy=found.busy, energy=found.energy
+        )
 
     def before_ends(self, events: list[Event], state: State) -> list[Event]:
         """Return events of executors, the usage of an attempt before its end."""
@@ -138,6 +154,7 @@ def _event(key: AttemptId, measured: _Measured, at: float) -> UsageMeasured:
     return UsageMeasured(
         at=at, job=key.job, attempt=key.attempt, measured=round(measured.seconds, 3),
         busy=round(measured.busy, 3), energy=round(measured.energy, 1),
+        wasted=round(measured.wasted, 3),
     )  # fmt: skip
 
 

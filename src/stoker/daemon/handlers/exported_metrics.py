@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from stoker import __version__
 from stoker.core.cluster.node import Device, Node
-from stoker.core.handlers.learning import usage_until
 from stoker.core.model.alarm import KINDS, OVER_REQUESTED
 from stoker.core.model.job import NO_USAGE, GpuUsage
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import THOUSAND
 from stoker.core.state.state import State
+from stoker.daemon.handlers.usage import Measured, current_usage
 from stoker.daemon.views.exposition import Exposition, Sample
 from stoker.daemon.views.gpu import device_state
 from stoker.engine import Instant
@@ -41,7 +41,7 @@ class DaemonFigures(Struct):
     """Joules since the start, by UUID."""
     nodes_up: Mapping[str, bool]
     usage: Usages
-    measured: Callable[[int, int], tuple[float, float, float] | None]
+    measured: Measured
     with_users: bool
 
 
@@ -210,7 +210,7 @@ def add_gpu_time(text: Exposition, state: State, now: Instant, figures: DaemonFi
     )  # fmt: skip
     text.counter(
         "stoker_gpu_wasted_seconds_total",
-        "GPU time of attempts that failed before any of their work counted.",
+        "GPU time of attempts that failed before any work counted, and of idle GPUs.",
         [({"user": user, "queue": queue}, usage.wasted)
          for (user, queue), usage in sorted(totals.items())],
     )  # fmt: skip
@@ -220,11 +220,8 @@ def _running(
     state: State, now: Instant, figures: DaemonFigures
 ) -> Iterable[tuple[tuple[str, str], GpuUsage]]:
     for job in state.running.values():
-        usage = usage_until(state, job, now.wall)
+        usage = current_usage(job, figures.measured, state, now)
         if usage.held:
-            measured = figures.measured(job.id, job.attempt)
-            if measured is not None:
-                usage = GpuUsage(usage.held, 0.0, *measured)
             yield (job.user, state.spec(job).queue), usage
 
 

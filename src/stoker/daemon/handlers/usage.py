@@ -13,8 +13,8 @@ from stoker.daemon.context import RequestContext, reply_only
 from stoker.engine import CommandResult, Instant
 from stoker.schema.gpu import UsageReply, UsageView
 
-Measured = Callable[[int, int], tuple[float, float, float] | None]
-"""Returns GPU-seconds measured and busy, and joules, of a running attempt."""
+Measured = Callable[[int, int], GpuUsage | None]
+"""Returns what was measured of a running attempt."""
 
 
 def job_usage(
@@ -44,8 +44,7 @@ def current_usage(job: Job, measured: Measured, state: State, now: Instant) -> G
     latest = measured(job.id, job.attempt)
     if latest is None:
         return usage
-    seconds, busy, energy = latest
-    return replace(usage, measured=seconds, busy=busy, energy=energy)
+    return replace(latest, held=usage.held, cpu=usage.cpu, rss=usage.rss)
 
 
 def usage_view(
