@@ -32,17 +32,16 @@ class MachineCopy:
         enter = ["nsenter", f"--mount=/proc/{self.pid}/ns/mnt", "--"]
         if user is not None:
             ids = [f"--reuid={user.uid}", f"--regid={user.gid}", "--init-groups"]
-            enter += ["setpriv", *ids, "--"]
+            enter += ["setpriv", *ids, "--", "env", f"--chdir={user.home}"]
         return [*enter, *map(str, words)]
 
     def run(
-        self, *words: object, user: User | None = None, env: dict[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
+        self, *words: object, user: User | None = None, env: dict[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
         """Run a command and return its output and exit code."""
         return subprocess.run(
             self.command(*words, user=user), capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL, timeout=120, cwd=cwd or "/",
+            stdin=subprocess.DEVNULL, timeout=120, cwd="/",
             env={"PATH": os.environ["PATH"], **(user.environment() if user else {}), **(env or {})},
         )  # fmt: skip
 

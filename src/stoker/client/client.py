@@ -324,9 +324,9 @@ class Client:
         """Set the thresholds above which a GPU counts as used by others."""
         return self._post("/thresholds", limits)
 
-    def export(self) -> JsonObject:
-        """Return held jobs as submissions to another daemon, and why others stay."""
-        return self._get("/export")
+    def export(self, *, unheld: bool = False) -> JsonObject:
+        """Return held jobs, or all that wait, as submissions to another daemon; why others stay."""
+        return self._get("/export", unheld="1" if unheld else None)
 
     def stop(self, mode: str = "leave", **check: object) -> JsonObject:
         """Stop the daemon: `leave` jobs running, or `drain` or `cancel` them first.

@@ -19,6 +19,7 @@ from stoker.client.errors import (
 
 GATE_CONFIG = "/etc/stoker/gate.toml"
 """Without it and without a socket, this machine has no system daemon."""
+_said: set[str] = set()
 OWN_VARIABLES = ("STOKER_HOME", "STOKER_JOB_ID")
 """State of its own, or a job: one of the system daemon has STOKER_MODE=system."""
 
@@ -77,6 +78,21 @@ def check_socket(path: str) -> None:
         )
 
 
+def listed_user(path: object) -> str | None:
+    """Return the user whose jobs are listed unless others are asked for; None: there is one user.
+
+    root has no jobs of its own in a system daemon, so it sees those of all users.
+    """
+    if path != places.system_socket() or os.getuid() == 0:
+        return None
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 def _own_daemon_has_jobs() -> bool:
     from stoker.client.client import Client
 
@@ -107,4 +123,7 @@ def _announce(path: str) -> None:
 
 
 def _say(text: str) -> None:
+    if text in _said:
+        return  # a command asks several times
+    _said.add(text)
     sys.stderr.write(f"stoker: {text}\n")

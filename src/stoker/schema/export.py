@@ -19,6 +19,8 @@ class ExportedJobs(Struct, kw_only=True):
     """Jobs that one submission makes again, in its order; it holds them."""
 
     ids: list[int]
+    unheld: list[int]
+    """Those of them that are not held."""
     label: str
     submission: dict[str, Any]
     clauses: list[ExportedClause] = []
@@ -32,8 +34,6 @@ class KeptJob(Struct, kw_only=True):
     id: int
     label: str
     why: str
-    is_held: bool = True
-    """False: it could be moved if it were held."""
     is_running: bool = False
 
 

@@ -28,7 +28,7 @@ def export(handlers: HandlerFixture, *held: int) -> Any:
     if held:
         select = [f"{id}-{id}" for id in held]
         handlers.ask(partial(hold, handlers.context, r.Hold(select=select)))
-    return handlers.ask(partial(export_jobs, handlers.context))
+    return handlers.ask(partial(export_jobs, handlers.context, False))
 
 
 def submit_again(handlers: HandlerFixture, exported: Any) -> int:
@@ -133,6 +133,8 @@ def test_a_job_that_has_run_or_is_not_held_stays(handlers: HandlerFixture) -> No
     free = handlers.submit("true", gpus="2", begin="now+1hours")
     exported = export(handlers, first)
     assert exported["jobs"] == []
-    kept = {job["id"]: job for job in exported["kept"]}
-    assert "run before" in kept[first]["why"]
-    assert kept[free]["is_held"] is False
+    kept = {job["id"]: job["why"] for job in exported["kept"]}
+    assert "run before" in kept[first]
+    assert "not held" in kept[free]
+    (listed,) = handlers.ask(partial(export_jobs, handlers.context, True))["jobs"]
+    assert (listed["ids"], listed["unheld"]) == ([free], [free])

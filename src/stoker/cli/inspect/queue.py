@@ -14,6 +14,7 @@ from stoker.cli.output.job_table import counts_text, queue_table
 from stoker.cli.session import NOTHING_QUEUED, connect_without_start, has_state
 from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
 from stoker.client.client import Client
+from stoker.client.route import listed_user
 from stoker.wire import JsonObject
 
 USAGE = ("[queue] [OPTIONS] [JOB ...]",)
@@ -22,6 +23,7 @@ OPTIONS = (
     WATCH,
     Option("--state", "LIST", "only these states: pending,running,failed"),
     Option("-u/--user", "NAME", "only jobs of this user"),
+    Option("--all-users", None, "jobs of all users of a system daemon, not only yours"),
     Option("-p/--queue/--partition", "NAME", "only jobs of this queue", key="queue"),
     Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
@@ -86,8 +88,8 @@ def _request_jobs(client: Client, args: Args) -> JsonObject:
     state = full_states(args.text("state"))
     if args.flag("eta"):
         client.eta(limit=1)  # the list then has the new forecast
-    reply = client.jobs(args.words, state=state, limit=limit, **_query(args))
-    user = args.text("user")
+    reply = client.jobs(args.words, state=state, limit=limit, **_query(client, args))
+    user = _user(client, args)
     if user is not None and reply.get("sweeps"):
         reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
     cut = bool(reply.get("more")) and not any(is_failure(view) for view in reply["jobs"])
@@ -101,10 +103,17 @@ def _request_jobs(client: Client, args: Args) -> JsonObject:
     return reply
 
 
-def _query(args: Args) -> JsonObject:
+def _user(client: Client, args: Args) -> str | None:
+    """Return the user whose jobs are listed; None: those that are named, or of all users."""
+    if args.text("user") is not None or args.words or args.flag("all_users"):
+        return args.text("user")
+    return listed_user(client.path)
+
+
+def _query(client: Client, args: Args) -> JsonObject:
     plain = args.text("format") is None and not args.flag("json_lines")
     return {
-        "user": args.text("user"),
+        "user": _user(client, args),
         "queue": args.text("queue"),
         "tail": TAIL_LINES if plain else None,
         "fold": "1" if plain and _folds_sweeps(args) else None,
@@ -116,7 +125,7 @@ def _query(args: Args) -> JsonObject:
 def _request_failures(client: Client, args: Args, limit: int) -> list[JsonObject]:
     """Return the newest failures among the selected jobs."""
     state = full_states(args.text("state")) or ",".join(sorted(_FAILED_STATES))
-    return list(client.jobs(args.words, state=state, limit=limit, **_query(args))["jobs"])
+    return list(client.jobs(args.words, state=state, limit=limit, **_query(client, args))["jobs"])
 
 
 def _groups_arrays(args: Args) -> bool:

@@ -122,6 +122,8 @@ def removal(*, purge: bool) -> Iterator[Step]:
             yield Step(f"remove {path}", partial(os.unlink, path))
     if units:
         yield _command("systemctl", "daemon-reload")
+    if os.path.isdir(files.RUN):
+        yield Step(f"remove {files.RUN}", partial(shutil.rmtree, files.RUN))
     if os.path.islink(files.COMMAND_LINK):
         target = os.readlink(files.COMMAND_LINK)
         if target == os.path.join(sys.prefix, "bin", "stoker"):
@@ -131,6 +133,10 @@ def removal(*, purge: bool) -> Iterator[Step]:
             text = f"rename {files.GATE_CONFIG} to {files.REMOVED_CONFIG}"
             yield Step(text, partial(os.rename, files.GATE_CONFIG, files.REMOVED_CONFIG))
         return
+    yield from _purge()
+
+
+def _purge() -> Iterator[Step]:
     for path in (files.ETC, files.DAEMON_STATE, files.USERS_STATE, files.GATE_STATE):
         if os.path.exists(path):
             yield Step(f"remove {path} with all that is in it", partial(shutil.rmtree, path))

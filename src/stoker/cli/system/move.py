@@ -72,7 +72,8 @@ class Move:
         os.unlink(self.plan.path)
 
     def _make_plan(self) -> None:
-        free = [int(job["id"]) for job in self.own.export()["kept"] if not job["is_held"]]
+        waiting = self.own.export(unheld=True)["jobs"]
+        free = [int(id) for each in waiting for id in each["unheld"]]
         self.plan.held = sorted({*self.plan.held, *free})
         self.plan.write()
         for part in _parts(self.plan.held):
@@ -154,7 +155,7 @@ def move_queue(*, dry_run: bool) -> int:
         return output.report({"moved": {}, "kept": [], "problems": []}, "stoker: no job to move")
     own = Client(places.socket_path(), autostart=True)
     if dry_run:
-        return _show(own.export())
+        return _show(own.export(unheld=True))
     move = Move(own, system)
     move.carry_out()
     kept = own.export()["kept"]
@@ -166,9 +167,8 @@ def move_queue(*, dry_run: bool) -> int:
 
 def _show(export: JsonObject) -> int:
     """Print which jobs would be moved."""
-    free = [job for job in export["kept"] if not job["is_held"]]
-    kept = [job for job in export["kept"] if job["is_held"]]
-    labels = [str(job["label"]) for job in [*export["jobs"], *free]]
+    kept = export["kept"]
+    labels = [str(job["label"]) for job in export["jobs"]]
     if output.wants_json:
         return output.emit({"move": labels, "kept": kept})
     for label in labels:

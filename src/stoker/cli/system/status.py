@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import select
 import socket
 import struct
 
@@ -18,6 +19,8 @@ from stoker.wire import JsonObject
 
 PROCESS_NAME = "stoker-user"
 """What the process of a user calls itself (executors/user/process.py)."""
+MODULE = b"stoker.executors.user.process"
+END_SECONDS = 2.0
 REPLY_SECONDS = 5.0
 
 
@@ -79,18 +82,35 @@ def daemon_view() -> JsonObject:
     return view
 
 
-def user_processes() -> list[JsonObject]:
-    """Return the processes that run the jobs of users, by user."""
+def user_processes(*, supervisors: bool = False) -> list[JsonObject]:
+    """Return the processes that run jobs of users; supervisors live as long as jobs of theirs."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
         with contextlib.suppress(OSError):
             uid = os.stat(f"/proc/{entry}").st_uid
-            with open(f"/proc/{entry}/comm", encoding="utf-8", errors="replace") as file:
-                if file.read().strip() == PROCESS_NAME:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                is_ours = MODULE in file.read().split(b"\0")
+            with open(f"/proc/{entry}/comm", encoding="utf-8", errors="replace") as comm:
+                if is_ours and (supervisors or comm.read().strip() == PROCESS_NAME):
                     found.append({"user": _name(uid), "uid": uid, "pid": int(entry)})
     return sorted(found, key=lambda each: (each["uid"], each["pid"]))
+
+
+def wait_for_users() -> list[str]:
+    """Wait until the processes of users have ended, as they do without jobs; return whose remain.
+
+    Without a gate nothing else tells whether jobs run.
+    """
+    remaining = []
+    for process in user_processes(supervisors=True):
+        with contextlib.suppress(ProcessLookupError):
+            fd = os.pidfd_open(process["pid"])
+            if not select.select([fd], [], [], END_SECONDS)[0]:
+                remaining.append(str(process["user"]))
+            os.close(fd)
+    return list(dict.fromkeys(remaining))
 
 
 def lines(view: JsonObject) -> list[str]:

@@ -88,9 +88,8 @@ def _require_idle() -> None:
     from stoker.cli.system import status as state
 
     if state.gate_pid() is None:
-        if users := state.user_processes():
-            names = ", ".join(dict.fromkeys(str(user["user"]) for user in users))
-            raise StokerError(f"Processes of users still run: {names}. Anyway: --force")
+        if users := state.wait_for_users():
+            raise StokerError(f"Jobs still run, of {', '.join(users)}. Anyway: --force")
         return
     counts = state.daemon_view()["counts"]
     running = sum(counts.get(name, 0) for name in RUNNING)

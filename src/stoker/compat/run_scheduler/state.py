@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from stoker import places
 from stoker.cli import output
 from stoker.client.errors import UsageError
+from stoker.client.route import listed_user
 from stoker.compat.arguments import MANY, SWITCH, Arguments, read_arguments, whole_number
 from stoker.compat.run_scheduler import NAME as CLIENT
 from stoker.compat.run_scheduler import jobs
@@ -38,10 +40,13 @@ def main(argv: list[str]) -> int:
     """List jobs."""
     words, last = _read_arguments(argv)
     output.wants_json = "--json" in words.switches
-    if "--all_users" in words.switches:
-        output.say(f"{NAME}: each user has a daemon of their own, so only your jobs are listed")
     client = jobs.client()
-    views = _listed_jobs(client, last) if client is not None else []
+    user = listed_user(client.path) if client is not None else None
+    if "--all_users" in words.switches:
+        if client is None or client.path != places.system_socket():
+            output.say(f"{NAME}: each user has a daemon of their own, so only your jobs are listed")
+        user = None
+    views = _listed_jobs(client, last, user) if client is not None else []
     if output.wants_json:
         output.emit({"jobs": views})
         return 0
@@ -70,11 +75,11 @@ def _read_arguments(argv: list[str]) -> tuple[Arguments, int | None]:
     return words, whole_number("--nlast", numbers[0], 1) if numbers else DEFAULT_COUNT
 
 
-def _listed_jobs(client: Client, last: int | None) -> list[dict[str, Any]]:
+def _listed_jobs(client: Client, last: int | None, user: str | None) -> list[dict[str, Any]]:
     """Return the jobs to list, the newest last."""
-    waiting = client.jobs(client=CLIENT, state=UNFINISHED, limit=MAX_JOBS)["jobs"]
+    waiting = client.jobs(client=CLIENT, user=user, state=UNFINISHED, limit=MAX_JOBS)["jobs"]
     # History is by end time; the jobs submitted last are among the last 1000.
-    ended = client.history(client=CLIENT, limit=max(1000, last or 0))["jobs"]
+    ended = client.history(client=CLIENT, user=user, limit=max(1000, last or 0))["jobs"]
     ended.sort(key=lambda view: int(view["id"]))
     views = {view["id"]: view for view in [*(ended if last else ended[-DEFAULT_COUNT:]), *waiting]}
     listed = sorted(views.values(), key=lambda view: int(view["id"]))

@@ -17,6 +17,7 @@ from stoker.daemon.context import reply_only
 from stoker.daemon.handlers import job_actions, nodes, policies, queries
 from stoker.daemon.http import credentials
 from stoker.daemon.http.auth import tcp_auth
+from stoker.daemon.http.codec import is_set
 from stoker.daemon.http.permission import session_of
 from stoker.daemon.nodes.local_node import build_node_facts
 from stoker.daemon.routes.bridge import RouteContext
@@ -143,7 +144,8 @@ async def export(api: RouteContext, request: Request) -> Any:
     """Return held jobs with their environments, as submissions to another daemon."""
     if session_of(request.scope) is not None or tcp_auth(request.scope) is not None:
         raise CommandRejected("Environments are sent to this daemon's socket only.", "permission")
-    return await api.ask(partial(export_jobs, api.context))
+    unheld = is_set(request.query_params.get("unheld"))
+    return await api.ask(partial(export_jobs, api.context, unheld))
 
 
 async def listen(api: RouteContext, request: Request, body: requests.Listen) -> Any:

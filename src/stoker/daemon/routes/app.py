@@ -234,7 +234,7 @@ ROUTES = (
     ApiRoute("GET", "/tokens", OWN, tokens.list_tokens, w.TokenList),
     ApiRoute("DELETE", "/tokens/{token}", OWN, tokens.revoke, w.TokenRevoked),
     # The daemon
-    ApiRoute("GET", "/export", VIEW, admin.export, x.ExportReply),
+    ApiRoute("GET", "/export", VIEW, admin.export, x.ExportReply, query={"unheld": str}),
     ApiRoute("GET", "/daemon", VIEW, admin.status, d.DaemonStatus),
     ApiRoute("POST", "/daemon/stop", HOST, admin.stop, d.StopReply, r.Stop),
     ApiRoute("POST", "/listen", HOST, admin.listen, d.ListenerView, r.Listen),

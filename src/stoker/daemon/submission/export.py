@@ -28,11 +28,16 @@ class CannotMove(Exception):
     """A job must end where it is; the message says why."""
 
 
-def export_jobs(context: RequestContext, state: State, now: Instant) -> CommandResult:
-    """Return all held jobs that can be submitted elsewhere, in an order of their dependencies."""
+def export_jobs(
+    context: RequestContext, unheld: bool, state: State, now: Instant
+) -> CommandResult:  # fmt: skip
+    """Return all held jobs that can be submitted elsewhere, in an order of their dependencies.
+
+    With `unheld`, also jobs that are not held, which may start at any moment.
+    """
     if context.is_system:
         raise CommandRejected("The jobs of this daemon cannot be moved elsewhere.", "usage")
-    return reply_only(_Export(context, state, now).reply())
+    return reply_only(_Export(context, state, now).reply(unheld))
 
 
 class _Export:
@@ -41,7 +46,7 @@ class _Export:
         self.bodies: dict[str, dict[str, Any] | CannotMove] = {}
         """Submissions by spec, or why there is none."""
 
-    def reply(self) -> ExportReply:
+    def reply(self, unheld: bool) -> ExportReply:
         """Return the jobs to move in order, and those that stay."""
         kept: dict[int, KeptJob] = {}
         waiting = []
@@ -50,10 +55,10 @@ class _Export:
                 continue
             try:
                 self._check(job)
-                if job.held:
+                if job.held or unheld:
                     waiting.append(job)
                 else:
-                    self._keep(job, kept, "it is not held", is_held=False)
+                    self._keep(job, kept, "it is not held")
             except CannotMove as error:
                 self._keep(job, kept, str(error), is_running=job.state is not JobState.PENDING)
         ordered = self._in_order(waiting, kept)
@@ -61,12 +66,9 @@ class _Export:
 
     @staticmethod
     def _keep(
-        job: Job, kept: dict[int, KeptJob], why: str, *, is_held: bool = True,
-        is_running: bool = False,
+        job: Job, kept: dict[int, KeptJob], why: str, *, is_running: bool = False
     ) -> None:  # fmt: skip
-        kept[job.id] = KeptJob(
-            id=job.id, label=job.label, why=why, is_held=is_held, is_running=is_running
-        )
+        kept[job.id] = KeptJob(id=job.id, label=job.label, why=why, is_running=is_running)
 
     def _check(self, job: Job) -> None:
         spec = self.state.spec(job)
@@ -163,6 +165,7 @@ class _Export:
             dependency = spec.dependency
             yield ExportedJobs(
                 ids=[job.id for job in members],
+                unheld=[job.id for job in members if not job.held],
                 label=str(array) if array is not None else first.label,
                 submission={**body, "options": options, "what": self._what(spec, members)},
                 clauses=self._clauses(first),
