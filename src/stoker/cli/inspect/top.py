@@ -109,6 +109,7 @@ class Top:
             for key in keys:
                 if not self._on_key(key):
                     return
+                self._refresh()  # the next key may act on what this one has found
 
     def _show(self) -> None:
         lines, columns = self.terminal.size()
