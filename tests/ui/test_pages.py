@@ -193,7 +193,9 @@ def test_trials_of_a_sweep_are_selected_on_its_axes(box: DaemonFixture, visitor:
     expect(shares).to_have_count(2)
     rows.first.hover()
     expect(rows.first).to_have_class("over")
-    shown = visitor.page.locator("canvas.parallel").bounding_box()
+    plot = visitor.page.locator("canvas.parallel")
+    plot.scroll_into_view_if_needed()
+    shown = plot.bounding_box()
     assert shown is not None
     mouse = visitor.page.mouse
     mouse.move(shown["x"] + 56, shown["y"] + 20)
@@ -204,6 +206,18 @@ def test_trials_of_a_sweep_are_selected_on_its_axes(box: DaemonFixture, visitor:
     expect(rows.first).to_contain_text("1.1")
     visitor.page.get_by_role("button", name="Select all").click()
     expect(rows).to_have_count(6)
+    visitor.page.get_by_label("compared by").select_option("max loss")
+    expect(rows.first).to_contain_text("3.001")
+    expect(visitor.page.get_by_label("max loss over lr of 6 trials")).to_be_visible()
+    plot.scroll_into_view_if_needed()
+    shown = plot.bounding_box()
+    assert shown is not None
+    mouse.move(shown["x"] + 56, shown["y"] + 8)
+    mouse.down()
+    mouse.move(shown["x"] + shown["width"], shown["y"] + 8, steps=4)
+    mouse.up()
+    expect(visitor.page.get_by_label("over wd, max loss, lr")).to_be_visible()
+    assert visitor.page.url.endswith(f"#/s/{sweep}"), "a drag is no click on a trial"
     visitor.page.evaluate((ROOT / AXE).read_text())
     violations = visitor.page.evaluate(f"axe.run({RULES}).then(r => r.violations)")
     assert [(one["id"], one["nodes"][0]["html"]) for one in violations] == []

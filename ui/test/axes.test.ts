@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { importance } from "../src/core/importance";
-import { axesOf, decimate, passes, scalesOf, type TrialLike } from "../src/core/axes";
+import { axesOf, decimate, passes, rankOf, rungsOf, scalesOf, type TrialLike } from "../src/core/axes";
 
 const trial = (id: number, params: Record<string, unknown>, value: number | null = null): TrialLike => ({ id, params, value });
 const close = (a: number | null, b: number) => assert.ok(a !== null && Math.abs(a - b) < 1e-9, `${a} is not ${b}`);
@@ -23,6 +23,18 @@ test("trials pass if they are inside all brushes", () => {
   assert.deepEqual(left([]), [0, 1, 2, 3]);
   assert.deepEqual(left([["x", [0.3, 1]]]), [1, 2, 3]);
   assert.deepEqual(left([["x", [0.3, 1]], ["y", [0.3, 1]]]), [1, 2]);
+});
+
+test("trials are ranked from the best to the worst, and those without a value with the worst", () => {
+  const trials = [trial(1, {}, 0.5), trial(2, {}, 0.1), trial(3, {}, 0.9), trial(4, {})];
+  assert.deepEqual(trials.map(rankOf(trials, 1)), [0.5, 0, 1, 1]);
+  assert.deepEqual(trials.map(rankOf(trials, -1)), [0.5, 1, 0, 1]);
+});
+
+test("rungs are the steps at which trials were stopped", () => {
+  const at = (step: number | null, stopped: boolean) => ({ step, stopped });
+  assert.deepEqual(rungsOf([at(9, false), at(3, true), at(3, true), at(1, true), at(null, true), at(2, false)]), [{ step: 1, reached: 5, stopped: 1 }, { step: 3, reached: 3, stopped: 2 }]);
+  assert.deepEqual(rungsOf([at(9, false)]), []);
 });
 
 test("of very many trials the extremes are drawn, and some of the others", () => {

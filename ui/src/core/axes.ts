@@ -62,6 +62,21 @@ export function passes(trial: TrialLike, axes: readonly Axis[], brushes: Brushes
   });
 }
 
+/** Returns the place of a trial by its value: 0 the best, 1 the worst, and those without a value. */
+export function rankOf(trials: readonly TrialLike[], sign: number): (trial: TrialLike) => number {
+  const values = trials.flatMap((trial) => (trial.value === null ? [] : [trial.value])).sort((a, b) => sign * (a - b));
+  const ranks = new Map(values.map((value, i) => [value, i / Math.max(1, values.length - 1)]));
+  return (trial) => (trial.value === null ? 1 : (ranks.get(trial.value) ?? 1));
+}
+
+/** Steps at which early stopping ended trials: how many came so far, and how many it stopped there. */
+export function rungsOf(trials: readonly { step: number | null; stopped: boolean }[]): { step: number; reached: number; stopped: number }[] {
+  const steps = [...new Set(trials.flatMap((trial) => (trial.stopped && trial.step !== null ? [trial.step] : [])))].sort((a, b) => a - b);
+  return steps.map((step) => ({
+    step, reached: trials.filter((trial) => (trial.step ?? -1) >= step).length, stopped: trials.filter((trial) => trial.stopped && trial.step === step).length,
+  }));
+}
+
 /** At most `limit` trials to draw: the best and the worst, and every n-th of the others. */
 export function decimate<T extends TrialLike>(trials: readonly T[], limit: number): T[] {
   if (trials.length <= limit) return [...trials];

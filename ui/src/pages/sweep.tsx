@@ -1,13 +1,14 @@
 // Sweeps: their list, and of one its trials as parallel coordinates, table and curves, linked.
 
 import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
-import { actOn, changeSweep } from "../actions";
+import { act, actOn, changeSweep } from "../actions";
 import type { MetricsReply, SweepDetail, SweepList, SweepView, TrialView } from "../api";
 import type { Curve } from "../chart";
-import { axesOf, passes, scalesOf, type Brushes } from "../core/axes";
+import { axesOf, passes, rungsOf, scalesOf, type Brushes } from "../core/axes";
 import { importance } from "../core/importance";
-import { count, exact, figure, plural, safe, unix } from "../core/format";
+import { count, duration, exact, figure, plural, safe, unix } from "../core/format";
 import { groupOf } from "../core/states";
 import { ApiError, get, withQuery } from "../net/api";
 import { mayAct, sweeps, version } from "../net/live";
@@ -16,9 +17,14 @@ import { go, route } from "../route";
 import { At, JobLink } from "../widgets/bits";
 import { Chart } from "../widgets/chart";
 import { Empty, Name, Panel, Progress } from "../widgets/plain";
+import { Scatter } from "../widgets/scatter";
 import { hovered, Importance, Parallel, TrialTable } from "../widgets/trials";
 
 const MAX_CURVES = 5;
+/** Trials whose metrics are asked for when another value is chosen, four at a time. */
+const MAX_VALUES = 500;
+const AT_ONCE = 4;
+const SUMMARIES = ["last", "min", "max"] as const;
 
 export function Sweeps() {
   const all = useSignal<SweepView[]>([]);
@@ -84,40 +90,112 @@ export function Sweep() {
     void load();
     return () => ((isGone = true), window.clearTimeout(timer));
   }, [id, changes]);
-  const trials = detail.value?.trials ?? [];
-  const axes = useMemo(() => axesOf(trials, detail.value?.sweep.metric ?? null, scalesOf(detail.value?.definition ?? {})), [detail.value]);
+  const choice = useSignal("");
+  const values = useValues(detail.value, choice.value);
+  const metric = choice.value || (detail.value?.sweep.metric ?? null);
+  const trials = useMemo(() => (detail.value?.trials ?? []).map((trial) => (values ? { ...trial, value: values.get(trial.id) ?? null } : trial)), [detail.value, values]);
+  const axes = useMemo(() => axesOf(trials, metric, scalesOf(detail.value?.definition ?? {})), [trials, metric]);
   if (problem.value) return <Empty>{problem.value} <a href="#/s">Sweeps</a></Empty>;
   if (!detail.value) return <Empty>Loading sweep {safe(id, 40)} …</Empty>;
   const { sweep } = detail.value;
   const kept = trials.filter((trial) => passes(trial, axes, brushes.value));
-  const sign = sweep.goal === "maximize" ? -1 : 1;
-  const names = axes.map((axis) => axis.name).filter((name) => name !== sweep.metric);
+  const sign = choice.value.startsWith("max ") || (!choice.value.startsWith("min ") && sweep.goal === "maximize") ? -1 : 1;
+  const names = axes.map((axis) => axis.name).filter((name) => name !== metric);
   const shares = importance(kept.filter((trial) => groupOf(trial.state) !== "failed"), names);
   const sorted = [...kept].sort((a, b) => (a.value === null ? 1 : b.value === null ? -1 : sign * (a.value - b.value)) || a.id - b.id);
   return (
     <>
-      <Head sweep={sweep} />
+      <Head sweep={sweep} trials={trials} choice={sweep.metric ? <Choice sweep={sweep} choice={choice.value} onChoose={(next) => (choice.value = next)} /> : null} />
       <Parallel trials={trials} axes={axes} brushes={brushes.value} sign={sign} onBrush={(next) => (brushes.value = next)} onOpen={(trial) => go(`j/${trial}`)} />
       <div class="split">
-        <TrialCurves sweep={sweep} trials={sorted.filter((trial) => trial.value !== null || groupOf(trial.state) === "running").slice(0, MAX_CURVES)} />
-        <Importance metric={sweep.metric} shares={shares} />
+        <div>
+          <TrialCurves sweep={sweep} trials={sorted.filter((trial) => trial.value !== null || groupOf(trial.state) === "running").slice(0, MAX_CURVES)} />
+          <Scatter trials={kept} axes={axes} sign={sign} onOpen={(trial) => go(`j/${trial}`)} />
+        </div>
+        <div>
+          <Importance metric={metric} shares={shares} />
+          <Rungs trials={kept} />
+        </div>
       </div>
-      <TrialTable metric={sweep.metric} trials={kept} sign={sign} link={(trial) => <JobLink id={trial.id} label={trial.label} />} axes={axes} total={trials.length} isBrushed={brushes.value.size > 0} onClear={() => (brushes.value = new Map())} />
+      <TrialTable metric={metric} trials={kept} sign={sign} link={(trial) => <JobLink id={trial.id} label={trial.label} />} axes={axes} total={trials.length} isBrushed={brushes.value.size > 0} onClear={() => (brushes.value = new Map())} />
     </>
   );
 }
 
-function Head({ sweep }: { sweep: SweepView }) {
+/** The value of each trial by another metric or summary, or null: that by which the sweep compares them. */
+function useValues(detail: SweepDetail | null, choice: string): ReadonlyMap<number, number | null> | null {
+  const values = useSignal<ReadonlyMap<number, number | null> | null>(null);
+  useEffect(() => {
+    values.value = null;
+    if (!detail || !choice) return;
+    const abort = new AbortController();
+    const [how, ...words] = choice.split(" ");
+    const name = words.join(" ");
+    const found = new Map<number, number | null>();
+    const waiting = detail.trials.filter((trial) => trial.started_at).slice(0, MAX_VALUES);
+    const load = async () => {
+      for (let trial = waiting.pop(); trial; trial = waiting.pop()) {
+        const reply = await get<MetricsReply>(withQuery(`jobs/${exact(trial.id)}/metrics`, { names: name, points: 2 }), abort.signal);
+        const value = reply.summary[name]?.[how as (typeof SUMMARIES)[number]] ?? null;
+        found.set(trial.id, Array.isArray(value) ? (value[1] ?? null) : value);
+      }
+    };
+    void Promise.allSettled(Array.from({ length: AT_ONCE }, load)).then(() => !abort.signal.aborted && (values.value = found));
+    return () => abort.abort();
+  }, [detail, choice]);
+  return values.value;
+}
+
+/** By what trials are compared: chosen after the fact. */
+function Choice({ sweep, choice, onChoose }: { sweep: SweepView; choice: string; onChoose: (choice: string) => void }) {
+  const names = useSignal<string[]>([]);
+  const best = sweep.best?.id;
+  useEffect(() => {
+    if (best !== undefined) get<MetricsReply>(withQuery(`jobs/${exact(best)}/metrics`, { points: 2 })).then((reply) => (names.value = reply.names), () => {});
+  }, [best]);
+  return (
+    <label>compared by <select value={choice} onChange={(event) => onChoose(event.currentTarget.value)}>
+      <option value="">{sweep.goal === "maximize" ? "highest" : "lowest"} {safe(sweep.metric ?? "", 40)}</option>
+      {names.value.slice(0, 20).flatMap((name) => SUMMARIES.map((how) => <option key={`${how} ${name}`} value={`${how} ${name}`}>{how} {safe(name, 40)}</option>))}
+    </select></label>
+  );
+}
+
+/** Where early stopping ended trials. */
+function Rungs({ trials }: { trials: readonly TrialView[] }) {
+  const rungs = rungsOf(trials);
+  if (!rungs.length) return null;
+  return (
+    <Panel title="Early stopping">
+      <table>
+        <thead><tr><th class="num">step</th><th class="num">reached</th><th class="num">stopped</th><th><span class="hidden">share</span></th></tr></thead>
+        <tbody>
+          {rungs.slice(0, 16).map(({ step, reached, stopped }) => (
+            <tr key={step}>
+              <td class="num">{count(step)}</td><td class="num">{count(reached)}</td><td class="num">{count(stopped)}</td>
+              <td class="sharecell"><span class="share wide" style={{ width: `${(100 * reached) / trials.length}%` }} aria-hidden="true" /><span class="share lost" style={{ width: `${(100 * stopped) / trials.length}%` }} aria-hidden="true" /></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
+  );
+}
+
+function Head({ sweep, trials, choice }: { sweep: SweepView; trials: readonly TrialView[]; choice: ComponentChildren }) {
   const isOpen = sweep.state !== "DONE" && sweep.state !== "CANCELLED";
   const selector = String(sweep.id);
   const live = (sweep.counts.waiting ?? 0) + (sweep.counts.running ?? 0);
+  const failed = trials.filter((trial) => groupOf(trial.state) === "failed").map((trial) => trial.id);
+  const spent = trials.reduce((sum, trial) => sum + (trial.elapsed ?? 0), 0);
   return (
     <header class="jobhead">
       <h1><span class="muted">{sweep.label}</span> <Name text={sweep.name} /></h1>
       <p class="headline">
         <span class={`state ${isOpen ? "running" : "done"}`}>{sweep.state.toLowerCase()}</span>
         <span><Tally sweep={sweep} /></span>
-        <span>{safe(sweep.method, 20)}{sweep.metric ? `, ${sweep.goal === "maximize" ? "highest" : "lowest"} ${safe(sweep.metric, 40)}` : ""}</span>
+        <span>{safe(sweep.method, 20)} {choice}</span>
+        {spent ? <span class="muted">{duration(spent)} in all trials</span> : null}
         {sweep.eta ? <span>ends ~<At time={unix(sweep.eta)} /></span> : null}
       </p>
       {sweep.best?.value != null ? (
@@ -128,7 +206,7 @@ function Head({ sweep }: { sweep: SweepView }) {
         <p class="actions">
           {isOpen && live ? <button type="button" class="danger" onClick={() => actOn("cancel", selector, live)}>Cancel</button> : null}
           {isOpen ? <button type="button" onClick={() => actOn(sweep.held ? "release" : "hold", selector, live)}>{sweep.held ? "Release" : "Hold"}</button> : null}
-          {sweep.counts.failed ? <button type="button" onClick={() => go(`q?f=${encodeURIComponent(`sweep:${sweep.id} state:failed`)}`)}>{plural(sweep.counts.failed, "failure")} …</button> : null}
+          {failed.length ? <button type="button" onClick={() => act("retry", failed)}>Retry {plural(failed.length, "failure")}</button> : null}
           <button type="button" onClick={() => go(`q?f=sweep:${sweep.id}`)}>In the queue</button>
           {isOpen ? (
             <form onSubmit={(event) => {

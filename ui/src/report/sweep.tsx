@@ -6,11 +6,11 @@ import { useMemo } from "preact/hooks";
 import type { Curve } from "../chart";
 import { axesOf, passes, scalesOf, type Brushes } from "../core/axes";
 import { count, duration, figure, safe } from "../core/format";
-import { paint } from "../palette";
 import { applyTheme } from "../prefs";
 import { Chart } from "../widgets/chart";
 import { Panel } from "../widgets/plain";
-import { Importance, Parallel, TrialTable, type Trial } from "../widgets/trials";
+import { Scatter } from "../widgets/scatter";
+import { Importance, Parallel, shade, TrialTable, type Trial } from "../widgets/trials";
 import { reportData } from "./data";
 import "../style.css";
 
@@ -64,8 +64,7 @@ function Curves({ kept }: { kept: Trial[] }) {
   const drawn = order.flatMap((trial): Curve[] => {
     const points = (data.series[trial.label] ?? []).filter(([step, value]) => step !== null && value !== null && (!isLog.value || value > 0));
     const place = (ranks.get(trial.id) ?? ranked.length) / Math.max(1, ranked.length - 1);
-    const colour = `color-mix(in oklab, ${paint(1)} ${Math.round(100 - 100 * Math.min(1, place))}%, ${paint(0)})`;
-    return points.length ? [{ label: trial.label, colour, x: points.map((point) => point[0]!), y: points.map((point) => point[1]) }] : [];
+    return points.length ? [{ label: trial.label, colour: shade(Math.min(1, place)), x: points.map((point) => point[0]!), y: points.map((point) => point[1]) }] : [];
   }).slice(0, MAX_CURVES);
   if (!drawn.length) return null;
   // The best is drawn last, above all others.
@@ -83,7 +82,7 @@ function Page() {
     <>
       <Head />
       <Parallel trials={trials} axes={axes} brushes={brushes.value} sign={sign} onBrush={(next) => (brushes.value = next)} />
-      <div class="split"><Curves kept={kept} /><Importance metric={metric} shares={data.importance} /></div>
+      <div class="split"><Curves kept={kept} /><div><Importance metric={metric} shares={data.importance} /><Scatter trials={kept} axes={axes} sign={sign} /></div></div>
       <TrialTable metric={metric} trials={kept} axes={axes} total={trials.length} isBrushed={brushes.value.size > 0} sign={sign} onClear={() => (brushes.value = new Map())} link={(trial) => <b>{safe(trial.label, 40)}</b>} />
     </>
   );

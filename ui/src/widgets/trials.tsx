@@ -3,7 +3,7 @@
 import { signal, useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { decimate, passes, type Axis, type Brushes, type TrialLike } from "../core/axes";
+import { decimate, passes, rankOf, type Axis, type Brushes, type TrialLike } from "../core/axes";
 import { count, duration, figure, plural, safe } from "../core/format";
 import { paint } from "../palette";
 import { isDark } from "../prefs";
@@ -16,6 +16,8 @@ const HEIGHT = 300;
 const TOP = 30;
 const BOTTOM = 26;
 const SIDE = 56;
+/** The height of the names of axes. */
+const NAME = 18;
 
 export interface Trial extends TrialLike {
   label: string;
@@ -28,6 +30,9 @@ export interface Trial extends TrialLike {
 /** The trial under the pointer, highlighted in all views. */
 export const hovered = signal<number | null>(null);
 
+/** A colour from that of the best (0) to that of the worst (1). */
+export const shade = (place: number) => `color-mix(in oklab, ${paint(1)} ${Math.round(100 - 100 * place)}%, ${paint(0)})`;
+
 interface ParallelProps {
   trials: readonly Trial[];
   axes: Axis[];
@@ -37,15 +42,23 @@ interface ParallelProps {
   onOpen?: (id: number) => void;
 }
 
-/** Each line is a trial; drag along an axis to select, click it to clear. */
+/** Each line is a trial; drag along an axis to select, click it to clear, drag its name to move it. */
 export function Parallel(props: ParallelProps) {
   return props.axes.length < 2 ? null : <ParallelPlot {...props} />;
 }
 
-function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: ParallelProps) {
+function ParallelPlot({ trials, axes: given, brushes, sign, onBrush, onOpen }: ParallelProps) {
   const ref = useRef<HTMLCanvasElement>(null);
   const width = useSignal(800);
-  const drag = useRef<{ axis: Axis; from: number } | null>(null);
+  const order = useSignal<string[]>([]);
+  /** The axis whose values give the colours; none: the values of the trials. */
+  const colour = useSignal("");
+  const axes = useMemo(() => {
+    const place = (axis: Axis) => order.value.indexOf(axis.name);
+    return order.value.length ? [...given].sort((a, b) => place(a) - place(b)) : given;
+  }, [given, order.value]);
+  /** `from` null: the axis itself is moved. */
+  const drag = useRef<{ axis: Axis; from: number | null } | null>(null);
   /** The button was pressed on an axis: what follows is no click on a line. */
   const isBrushing = useRef(false);
   const shown = useMemo(() => decimate(trials, MAX_LINES), [trials]);
@@ -65,9 +78,8 @@ function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: Parallel
     const style = getComputedStyle(canvas);
     const ink = style.getPropertyValue("--ink");
     const muted = style.getPropertyValue("--muted");
-    const values = shown.flatMap((trial) => (trial.value === null ? [] : [trial.value])).sort((a, b) => sign * (a - b));
-    const ranks = new Map(values.map((value, i) => [value, i / Math.max(1, values.length - 1)]));
-    const rank = (value: number | null) => (value === null ? 1 : ranks.get(value)!);
+    const by = axes.find((axis) => axis.name === colour.value);
+    const rank = by ? (trial: Trial) => by.at(trial) ?? 1 : rankOf(shown, sign);
     const line = (trial: Trial) => {
       context.beginPath();
       let isDown = false;
@@ -84,8 +96,8 @@ function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: Parallel
       for (let i = shown.length - 1; i >= 0; i--) {
         const trial = shown[i]!;
         if (isIn.get(trial.id) !== inside) continue;
-        const place = rank(trial.value);
-        context.strokeStyle = inside ? `color-mix(in oklab, ${paint(1)} ${Math.round(100 - 100 * place)}%, ${paint(0)})` : muted;
+        const place = rank(trial);
+        context.strokeStyle = inside ? shade(place) : muted;
         context.globalAlpha = inside ? (shown.length > 200 ? 0.45 : 0.8) : 0.08;
         context.lineWidth = inside && place === 0 ? 2.5 : 1.2;
         line(trial);
@@ -132,7 +144,7 @@ function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: Parallel
         context.globalAlpha = 1;
       }
     });
-  }, [shown, axes, brushes, width.value, hovered.value, isDark.value]);
+  }, [shown, axes, brushes, width.value, hovered.value, isDark.value, colour.value]);
   const place = (event: PointerEvent) => {
     const box = ref.current!.getBoundingClientRect();
     return { px: event.clientX - box.left, at: Math.min(1, Math.max(0, (HEIGHT - BOTTOM - (event.clientY - box.top)) / (HEIGHT - TOP - BOTTOM))) };
@@ -141,6 +153,12 @@ function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: Parallel
     const { px, at } = place(event);
     if (drag.current) {
       const { axis, from } = drag.current;
+      if (from === null) {
+        const others = axes.filter((one) => one !== axis);
+        const to = Math.min(others.length, Math.max(0, Math.round(((px - SIDE) / (width.value - 2 * SIDE)) * others.length)));
+        order.value = [...others.slice(0, to), axis, ...others.slice(to)].map((one) => one.name);
+        return;
+      }
       if (Math.abs(at - from) > 0.01) onBrush(new Map(brushes).set(axis.name, [Math.min(from, at) - 1e-9, Math.max(from, at) + 1e-9]));
       return;
     }
@@ -160,7 +178,10 @@ function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: Parallel
   };
   return (
     <section class="panel">
-      <header><h2>Parameters</h2><span class="muted">a line is a trial; drag along an axis to select, click it to clear{shown.length < trials.length ? `; ${count(shown.length)} of ${count(trials.length)} drawn` : ""}</span></header>
+      <header>
+        <h2>Parameters</h2><span class="muted">a line is a trial; drag along an axis to select, click it to clear, drag its name to move it{shown.length < trials.length ? `; ${count(shown.length)} of ${count(trials.length)} drawn` : ""}</span>
+        <span class="more"><label>colour <select value={colour.value} onChange={(event) => (colour.value = event.currentTarget.value)}><option value="">best to worst</option>{given.map((axis) => <option key={axis.name} value={axis.name}>{safe(axis.name, 30)}</option>)}</select></label></span>
+      </header>
       <canvas
         ref={ref} class="parallel" height={HEIGHT} role="img" aria-label={`Parallel coordinates of ${plural(trials.length, "trial")} over ${axes.map((axis) => axis.name).join(", ")}; the table below has the same values`}
         onPointerDown={(event) => {
@@ -168,11 +189,15 @@ function ParallelPlot({ trials, axes, brushes, sign, onBrush, onOpen }: Parallel
           const near = axes.findIndex((_, i) => Math.abs(x(i) - px) < 16);
           isBrushing.current = near >= 0;
           if (near < 0) return;
+          ref.current!.setPointerCapture(event.pointerId);
+          if (event.clientY - ref.current!.getBoundingClientRect().top < NAME) {
+            drag.current = { axis: axes[near]!, from: null };
+            return;
+          }
           const next = new Map(brushes);
           next.delete(axes[near]!.name);
           onBrush(next);
           drag.current = { axis: axes[near]!, from: at };
-          ref.current!.setPointerCapture(event.pointerId);
         }}
         onPointerMove={onMove} onPointerUp={() => (drag.current = null)} onPointerLeave={() => (hovered.value = null)}
         onClick={() => !isBrushing.current && hovered.value !== null && onOpen?.(hovered.value)}
