@@ -155,6 +155,12 @@ export interface CreateSession {
   logs: boolean;
 }
 
+export interface CreateToken {
+  name: string;
+  rights: string;
+  days: number;
+}
+
 export interface DaemonStatus {
   pid: number;
   version: string;
@@ -234,6 +240,25 @@ export interface EstimateView {
   start: SpanView | null;
   end: SpanView | null;
   never: string | null;
+}
+
+export interface ExportReply {
+  jobs: ExportedJobs[];
+  kept: KeptJob[];
+}
+
+export interface ExportedClause {
+  kind: string;
+  jobs: number[];
+  delay: number;
+}
+
+export interface ExportedJobs {
+  ids: number[];
+  label: string;
+  submission: Record<string, unknown>;
+  clauses: ExportedClause[];
+  any: boolean;
 }
 
 export interface FigureView {
@@ -431,6 +456,14 @@ export interface JobView {
   advice: string;
 }
 
+export interface KeptJob {
+  id: number;
+  label: string;
+  why: string;
+  is_held: boolean;
+  is_running: boolean;
+}
+
 export interface Kill {
   select: string[];
   client: string | null;
@@ -535,6 +568,17 @@ export interface Move {
   select: string[];
   where: string;
   other: string | null;
+}
+
+export interface NewToken {
+  id: string;
+  name: string;
+  user: string;
+  rights: string;
+  created: string | null;
+  expires: string | null;
+  used: string | null;
+  token: string;
 }
 
 export interface NodeAdded {
@@ -959,6 +1003,25 @@ export interface TargetView {
   pending: number;
   failed: number;
   error: string | null;
+}
+
+export interface TokenList {
+  tokens: TokenView[];
+}
+
+export interface TokenRevoked {
+  id: string;
+  name: string;
+}
+
+export interface TokenView {
+  id: string;
+  name: string;
+  user: string;
+  rights: string;
+  created: string | null;
+  expires: string | null;
+  used: string | null;
 }
 
 export interface TrainingView {
