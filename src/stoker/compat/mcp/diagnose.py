@@ -31,9 +31,9 @@ STATE_HINTS = {
 }
 
 
-def diagnose(client: Client, selector: str) -> JsonObject:
+def diagnose(client: Client, given: JsonObject) -> JsonObject:
     """Return state, cause, use, the telling part of the log, and hints."""
-    view = read_tools.one_job(client, selector)
+    view = read_tools.one_job(client, given["job"])
     exact = f"{view['id']}-{view['id']}"
     found = read_tools.summary(view, read_tools.DETAILS)
     usage = client.usage(exact)["total"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from stoker.cli.output import times
 from stoker.cli.screens.model import rows_of
 from stoker.client.client import Client
@@ -10,7 +12,7 @@ from stoker.compat.mcp import tool as t
 from stoker.compat.mcp.diagnose import diagnose
 from stoker.compat.mcp.job_log import MAX_LINES, log
 from stoker.compat.mcp.submission import SUBMIT_PROPERTIES, submission
-from stoker.compat.mcp.text import MAX_ROWS, pick, tidy
+from stoker.compat.mcp.text import MAX_ROWS, page, pick, tidy
 from stoker.compat.mcp.tool import Tool
 from stoker.wire import JsonObject
 
@@ -41,7 +43,7 @@ def tools(client: Client) -> list[Tool]:
     """Return the tools that every server has."""
     return [
         Tool("queue", "List running, pending and newly failed jobs, in starting order.",
-             lambda given: queue(client, given), {
+             partial(queue, client), {
                  "state": t.text("only these states: RUNNING,PENDING,FAILED"),
                  "user": t.text("only jobs of this user"),
                  "queue": t.text("only jobs of this queue"),
@@ -49,9 +51,9 @@ def tools(client: Client) -> list[Tool]:
                  "offset": t.whole("skip this many jobs"),
              }),
         Tool("job", "Show one job: command, request, state, progress, attempts.",
-             lambda given: job(client, given), {"job": JOB}, ("job",)),
+             partial(job, client), {"job": JOB}, ("job",)),
         Tool("log", "Read the output of a job: its end, lines with a text, or its first error.",
-             lambda given: log(client, given), {
+             partial(log, client), {
                  "job": JOB,
                  "lines": t.whole("number of lines (100)", 1, MAX_LINES),
                  "find": t.text("only lines that contain this text, whatever its case"),
@@ -61,28 +63,28 @@ def tools(client: Client) -> list[Tool]:
                                   enum=["out", "err"]),
              }, ("job",)),
         Tool("why", "Explain why a job is pending, what is ahead of it, what would let it start.",
-             lambda given: why(client, given), {"job": JOB}, ("job",)),
+             partial(why, client), {"job": JOB}, ("job",)),
         Tool("eta", "Predict when jobs start and end, with an 80 % range and its basis.",
-             lambda given: eta(client, given), {"jobs": t.several("default: all", JOB)}),
+             partial(eta, client), {"jobs": t.several("default: all", JOB)}),
         Tool("gpus", "List GPUs: use, memory, jobs, processes of others.",
-             lambda given: gpus(client, given), {"state": t.text("only this state, e.g. free")}),
-        Tool("nodes", "List nodes: state, free resources, jobs.", lambda _: nodes(client), {}),
-        Tool("history", "List finished jobs, newest last.", lambda given: history(client, given), {
+             partial(gpus, client), {"state": t.text("only this state, e.g. free")}),
+        Tool("nodes", "List nodes: state, free resources, jobs.", partial(nodes, client), {}),
+        Tool("history", "List finished jobs, newest last.", partial(history, client), {
             "state": t.text("only these states: FAILED,TIMEOUT"),
             "user": t.text("only jobs of this user"),
             "name": t.text("only jobs with this name"),
             "hours": t.number("only jobs that ended in the last hours"),
         }),
         Tool("sweep", "Show a sweep with its best trials; without a sweep, list all.",
-             lambda given: sweep(client, given), {"sweep": t.text("id or name of a sweep")}),
+             partial(sweep, client), {"sweep": t.text("id or name of a sweep")}),
         Tool("metrics", "Read the metrics that a job has reported, downsampled.",
-             lambda given: metrics(client, given), {
+             partial(metrics, client), {
                  "job": JOB, "names": t.several("only these metrics", t.text("name")),
              }, ("job",)),
         Tool("diagnose", "Find out what is wrong with a job: state, cause, log, use, hints.",
-             lambda given: diagnose(client, given["job"]), {"job": JOB}, ("job",)),
+             partial(diagnose, client), {"job": JOB}, ("job",)),
         Tool("plan_submit", "Check a submission without queueing it: is it possible, when and "
-             "where would it start.", lambda given: plan_submit(client, given), SUBMIT_PROPERTIES,
+             "where would it start.", partial(plan_submit, client), SUBMIT_PROPERTIES,
              ("command",)),
     ]  # fmt: skip
 
@@ -156,16 +158,13 @@ def gpus(client: Client, given: JsonObject) -> JsonObject:
     chosen.sort(key=lambda view: view["state"] != "free")
     fields = ("node", "id", "model", "memory", "memory_used", "utilization", "temperature",
               "power", "state", "drained", "jobs", "foreign_process")  # fmt: skip
-    shown = [pick(view, fields) for view in chosen[:MAX_ROWS]]
-    return {"gpus": shown, "more": len(chosen) - len(shown), "counts": counts}
+    return {**page(chosen, fields, "gpus"), "counts": counts}
 
 
-def nodes(client: Client) -> JsonObject:
+def nodes(client: Client, given: JsonObject) -> JsonObject:
     """List nodes."""
-    views = client.nodes()["nodes"]
     fields = ("name", "kind", "state", "why", "notes", "jobs", "resources", "allocation")
-    shown = [pick(view, fields) for view in views[:MAX_ROWS]]
-    return {"nodes": shown, "more": len(views) - len(shown)}
+    return page(client.nodes()["nodes"], fields, "nodes")
 
 
 def history(client: Client, given: JsonObject) -> JsonObject:
@@ -185,9 +184,7 @@ def sweep(client: Client, given: JsonObject) -> JsonObject:
     fields = ("label", "name", "user", "state", "method", "metric", "goal", "counts", "total",
               "best", "max_running", "note", "eta")  # fmt: skip
     if "sweep" not in given:
-        views = client.sweeps(all=True)["sweeps"]
-        shown = [pick(view, fields) for view in views[-MAX_ROWS:]]
-        return {"sweeps": shown, "more": len(views) - len(shown)}
+        return page(client.sweeps(all=True)["sweeps"][::-1], fields, "sweeps")
     reply = client.get_sweep(given["sweep"])
     sign = -1 if reply["sweep"]["goal"] == "maximize" else 1
     measured = [trial for trial in reply["trials"] if trial["value"] is not None]

@@ -9,7 +9,8 @@ repeated only if the daemon ended before it had noted the reply.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from msgspec import Struct
 from msgspec.json import Decoder, encode
@@ -214,18 +215,9 @@ class Outbox:
             status.error = row[0] if row is not None else None
         return found
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
-
-
-class _Transaction:
-    """Everything inside becomes permanent together."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Make everything inside permanent together."""
         self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+        with self._db:
+            yield

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from email.message import EmailMessage
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,17 +112,33 @@ def _send(target: dict[str, str], job: SendJob) -> None:
         post(target["url"], body, headers)
 
 
+@contextlib.contextmanager
+def _named_errors(host: str) -> Iterator[None]:
+    """Turn errors of a connection into one that names the host."""
+    import ssl
+    from http.client import HTTPException
+
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise NotDelivered(f"{host}: TLS: {error.reason or error}") from None
+    except TimeoutError:
+        raise NotDelivered(f"{host} has not answered for {TIMEOUT_SECONDS:.0f} s") from None
+    except (OSError, HTTPException) as error:  # SMTPException is an OSError
+        raise NotDelivered(f"{host}: {error}") from None
+
+
 def post(url: str, body: bytes, headers: dict[str, str]) -> None:
     """Send a request; accept 2xx only, and follow no redirect: it would get the message, too."""
     import ssl
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from http.client import HTTPConnection, HTTPSConnection
 
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise NotDelivered("its url is not an address such as https://host/path")
     host = parts.hostname
     connection: HTTPConnection
-    try:
+    with _named_errors(host):
         if parts.scheme == "https":
             context = ssl.create_default_context()
             connection = HTTPSConnection(host, parts.port, timeout=TIMEOUT_SECONDS, context=context)
@@ -132,12 +149,6 @@ def post(url: str, body: bytes, headers: dict[str, str]) -> None:
             connection.request("POST", path, body, {"User-Agent": "stoker", **headers})
             reply = connection.getresponse()
             reply.read(MAX_REPLY_BYTES)
-    except ssl.SSLError as error:
-        raise NotDelivered(f"{host}: TLS: {error.reason or error}") from None
-    except TimeoutError:
-        raise NotDelivered(f"{host} has not answered for {TIMEOUT_SECONDS:.0f} s") from None
-    except (OSError, HTTPException) as error:
-        raise NotDelivered(f"{host}: {error}") from None
     if 300 <= reply.status < 400:
         to = urlsplit(reply.getheader("Location") or "").hostname or host
         raise NotDelivered(f"{host} redirects to {to}; write the final address as its url")
@@ -176,7 +187,7 @@ def _send_smtp(target: dict[str, str], mail: EmailMessage) -> None:
     host, port = mail_server(target["smtp"])
     context = ssl.create_default_context()
     client: smtplib.SMTP
-    try:
+    with _named_errors(host):
         if port == 465:
             client = smtplib.SMTP_SSL(host, port, timeout=TIMEOUT_SECONDS, context=context)
         else:
@@ -191,12 +202,6 @@ def _send_smtp(target: dict[str, str], mail: EmailMessage) -> None:
             if target.get("user"):
                 client.login(target["user"], target.get("password", ""))
             client.send_message(mail)
-    except ssl.SSLError as error:
-        raise NotDelivered(f"{host}: TLS: {error.reason or error}") from None
-    except TimeoutError:
-        raise NotDelivered(f"{host} has not answered for {TIMEOUT_SECONDS:.0f} s") from None
-    except (OSError, smtplib.SMTPException) as error:
-        raise NotDelivered(f"{host}: {error}") from None
 
 
 def mail_server(text: str) -> tuple[str, int]:
