@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from benchmarks.golden.cluster import Arrival, JobBehaviour, SimulatedCluster
 from stoker.core import events as e
+from stoker.core.model.advance import AdvanceReservation
 from stoker.core.model.dependency import Clause, Dependency
 from stoker.core.model.limits import Limits, Subject, SubjectKind
 from stoker.core.model.resources import DeviceFacts, GpuRequest, NodeFacts, ResourceRequest
@@ -211,6 +212,39 @@ def limits(build: WorkloadBuilder) -> Nodes:
     return [make_node(number, 8) for number in range(4)]
 
 
+def advance_reservations(policy: str) -> Callable[[WorkloadBuilder], Nodes]:
+    """Return a workload in which GPUs and nodes are reserved again and again."""
+
+    def workload(build: WorkloadBuilder) -> Nodes:
+        build.choose_policy(policy)
+        owner = (Subject("user", "c", 3),)
+        for number in range(300):
+            build.advance(300.0)
+            chance = build.random
+            if number % 20 == 0:
+                node, begin = (
+                    f"n{chance.randrange(4)}",
+                    build.time + chance.choice((0.0, 3.0)) * HOUR,
+                )
+                whole = chance.random() < 0.3
+                reservation = AdvanceReservation(
+                    f"r{number}", begin, begin + chance.choice((1, 4)) * HOUR,
+                    gpus=() if whole else tuple(f"{node}/{gpu}" for gpu in range(4)),
+                    nodes=(node,) if whole else (), subjects=owner,
+                )  # fmt: skip
+                build.add(e.ReservationMade(at=build.time, reservation=reservation))
+            gpus, uid = build.gpus(), chance.choice((1, 2, 3))
+            limit = chance.choice((None, 1800, 7200, 43_200))
+            behaviour = build.training(gpus) if chance.random() < 0.5 else None
+            build.submit(
+                gpu_request(gpus), behaviour or JobBehaviour(float(chance.randint(60, 10_000))),
+                user="-abc"[uid], uid=uid, limit=limit, requeueable=chance.random() < 0.3,
+            )  # fmt: skip
+        return [make_node(number, 8) for number in range(4)]
+
+    return workload
+
+
 def gangs(build: WorkloadBuilder) -> Nodes:
     """Jobs on several nodes; some name models, nodes or GPUs, or want whole nodes."""
     build.choose_policy("planner")
@@ -389,6 +423,9 @@ WORKLOADS: dict[str, Callable[[WorkloadBuilder], Nodes]] = {
     "priorities": priorities,
     "fair share": fair_share,
     "limits": limits,
+    "reservations": advance_reservations("planner"),
+    "reservations, backfill": advance_reservations("backfill"),
+    "reservations, conservative": advance_reservations("conservative"),
     "gangs": gangs,
     "sweeps": sweeps,
     "memory": memory,

@@ -16,7 +16,7 @@ def offered(capsys: Captured, *words: str) -> list[str]:
 
 
 def test_verbs(home: Path, capsys: Captured) -> None:
-    assert offered(capsys, "re") == ["resume", "release", "retry"]
+    assert offered(capsys, "re") == ["resume", "release", "retry", "reserve"]
     assert "queue" in offered(capsys, "")
 
 

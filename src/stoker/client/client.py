@@ -292,6 +292,18 @@ class Client:
         body = {"address": address, "tls": tls, "note": dict(note or {}), "keep": keep}
         return self._post("/listen", body)
 
+    def reservations(self) -> JsonObject:
+        """List the advance reservations."""
+        return self._get("/reservations")
+
+    def reserve(self, **reservation: object) -> JsonObject:
+        """Reserve GPUs or nodes for a time."""
+        return self._post("/reservations", reservation)
+
+    def cancel_reservation(self, name: str) -> JsonObject:
+        """Cancel an advance reservation."""
+        return self._delete(f"/reservations/{transport.quote(name)}")
+
     def create_token(self, name: str, rights: str, days: float) -> JsonObject:
         """Create a named token for remote clients."""
         return self._post("/tokens", {"name": name, "rights": rights, "days": days})

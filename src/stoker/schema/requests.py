@@ -277,6 +277,20 @@ class CreateSession(Body):
     """Whether the output of jobs can be read."""
 
 
+class Reserve(Body, kw_only=True):
+    """Reserve GPUs or nodes for a time."""
+
+    begin: Annotated[str, Meta(max_length=80)] = "now"
+    duration: Annotated[str, Meta(max_length=40)]
+    name: Annotated[str, Meta(pattern=r"^[\w.-]{1,64}$")] | None = None
+    gpus: Annotated[str, Meta(max_length=20)] | None = None
+    """How many; which ones is chosen."""
+    nodes: Annotated[list[Word], Meta(max_length=1000)] = []
+    devices: Annotated[list[Word], Meta(max_length=10_000)] = []
+    subjects: Annotated[list[Word], Meta(max_length=100)] = []
+    """`ana`, `@vision` or `queue:short`; empty: the caller, to a daemon of one user no job."""
+
+
 class CreateToken(Body):
     """Create a token for remote clients of the caller."""
 

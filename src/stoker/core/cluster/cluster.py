@@ -8,6 +8,7 @@ from stoker.core.cluster.change_log import ChangeLog
 from stoker.core.cluster.fragmentation import DemandHistogram, FreeResources
 from stoker.core.cluster.free_index import FreeCapacityIndex, free_resources
 from stoker.core.cluster.node import Device, Node
+from stoker.core.model.advance import AdvanceReservation
 from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts, Placement, PlacementMode
 
 REMOVED = "it was removed"
@@ -28,6 +29,8 @@ class Cluster:
         self._index_cursor = 0
         self.node_ends: dict[str, float] = {}
         """When nodes end by themselves (wall clock); most nodes do not."""
+        self.advance_reservations: tuple[AdvanceReservation, ...] = ()
+        """What is reserved for users, groups or queues, now or later."""
         self.gpu_models: dict[str, DeviceFacts] = {}
         """One GPU of each model, by model key, in the order of nodes."""
         self.demand_histogram = DemandHistogram()

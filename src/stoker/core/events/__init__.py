@@ -6,6 +6,7 @@ from typing import Any, Union
 
 from msgspec import Struct, field
 
+from stoker.core.model.advance import AdvanceReservation
 from stoker.core.model.alarm import Alarm
 from stoker.core.model.job import Job
 from stoker.core.model.limits import Limits, Subject
@@ -578,6 +579,19 @@ class LimitsSet(Event, frozen=True, kw_only=True):
     limits: Limits = Limits()
     gpu_time: dict[str, dict[int, float]] = {}
     """GPU-seconds by user, group or queue and hour, as far as they were not counted before."""
+
+
+class ReservationMade(Event, frozen=True, kw_only=True):
+    """Devices were reserved for a time to come."""
+
+    reservation: AdvanceReservation
+
+
+class ReservationEnded(Event, frozen=True, kw_only=True):
+    """The time of an advance reservation has passed, or it was cancelled."""
+
+    name: str
+    cancelled: bool = False
 
 
 class GroupsRecorded(Event, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from stoker.core.model.resources import (
     describe,
 )
 from stoker.core.model.units import THOUSAND, approximate_duration, format_amount, format_duration
+from stoker.core.placement.advance import blocking_reservations
 from stoker.core.placement.compatibility import allowed_devices, for_node, is_compatible
 from stoker.core.placement.fit import fit
 from stoker.core.placement.horizon import usable_until
@@ -26,6 +28,9 @@ from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.request_shape import non_gpu_amounts
 from stoker.core.state.record import NOT_REACHED_YET
 from stoker.core.state.state import State
+
+MAX_RESERVED_LISTED = 5
+"""Devices of a reservation that are named."""
 
 
 class Constraint(Struct, frozen=True):
@@ -68,6 +73,23 @@ def node_constraints(
             text = f"the resources of {name} are not known yet: {reason}"
             views.append(NodeView(name, True, (Constraint("reach", text),)))
     return tuple(views)
+
+
+def reserved_text(state: State, job: Job, at: float) -> str | None:
+    """Return which advance reservations keep a job from starting, None if there are none."""
+    occupation = state.occupation(job, at)
+    texts = []
+    for each in blocking_reservations(state.cluster, occupation, at):
+        what = ", ".join((*each.nodes, *each.gpus)[:MAX_RESERVED_LISTED])
+        who = ", ".join(subject.text for subject in each.subjects) or "no job"
+        if each.begin <= at:
+            when = f"for another {approximate_duration(each.end - at)}"
+        else:
+            length = f"up to {approximate_duration(occupation.seconds)}"
+            runs = "has no time limit" if occupation.seconds == inf else f"may run {length}"
+            when = f"in {approximate_duration(each.begin - at)}, and the job {runs}"
+        texts.append(f"{what} reserved for {who} ({each.name}) {when}")
+    return "; ".join(texts) or None
 
 
 def end_text(state: State, job: Job, name: str, at: float) -> str | None:

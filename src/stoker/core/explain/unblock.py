@@ -17,6 +17,7 @@ from stoker.core.measurement.foreign_use import UNAVAILABLE
 from stoker.core.model.job import Job, JobState
 from stoker.core.model.resources import GPU, ResourceRequest
 from stoker.core.model.units import approximate_duration
+from stoker.core.placement.advance import blocking_reservations
 from stoker.core.placement.compatibility import for_node, is_compatible
 from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode
@@ -66,6 +67,8 @@ def unblocks(
             texts = [f"{_jobs_do(ahead, 'start')} first, ahead of it"]
         elif not texts and what_if.is_strict:
             texts += _reserved_text(state, job, at)
+    if state.cluster.advance_reservations:
+        texts += _reservations_end(state, job, at)
     overdue = overdue_in(state.ranking_input(job), at)
     if overdue < inf and overdue <= soonest:
         blocks = state.policy_of(state.spec(job).queue).backfill is BackfillMode.OVERDUE_ONLY
@@ -104,6 +107,21 @@ def _limit_ends(
                 when = f": no estimate, because job {last.label} {how}"
             return (f"{_jobs_do(first, 'end')}{when}",)
     return ("an administrator raises the limit: stoker limit",)
+
+
+def _reservations_end(state: State, job: Job, at: float) -> list[str]:
+    """Return when the advance reservations that keep a job from starting end."""
+    occupation = state.occupation(job, at)
+    blocking = blocking_reservations(state.cluster, occupation, at)
+    texts = [f"reservation {each.name} ends in {approximate_duration(each.end - at)}"
+             for each in sorted(blocking, key=lambda each: each.end)]  # fmt: skip
+    later = [each.begin for each in blocking if each.begin > at]
+    if later and occupation.seconds == inf:
+        left = approximate_duration(min(later) - at)
+        texts.append(
+            f"it gets a time limit of less than {left}: stoker edit {job.label} --time ..."
+        )
+    return texts[: position.MAX_LISTED]
 
 
 class _WhatIf:

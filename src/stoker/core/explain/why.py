@@ -129,6 +129,8 @@ def _fitting_reason(
     """Return the reason of a job for which devices are free."""
     if find_placement(state.cluster, state.within_horizon(job, request, now)) is not None:
         return "Priority", "the free devices are reserved for a job ahead of it"
+    if text := constraints.reserved_text(state, job, now):
+        return "Reservation", text
     texts = (constraints.end_text(state, job, name, now) for name in state.cluster.node_ends)
     return "Resources", "; ".join([*filter(None, texts)][: position.MAX_LISTED])
 

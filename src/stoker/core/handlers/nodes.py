@@ -140,6 +140,24 @@ def _recount_limits(state: State, at: float) -> None:
     eligibility.requeue_all(state, None, at)
 
 
+def on_reservation_made(state: State, event: e.ReservationMade) -> None:
+    """Keep devices for the jobs of a reservation; running jobs continue."""
+    state.record.reservations[event.reservation.name] = event.reservation
+    _change_reservations(state, event.at)
+
+
+def on_reservation_ended(state: State, event: e.ReservationEnded) -> None:
+    """Give the devices of a reservation to all jobs again."""
+    if state.record.reservations.pop(event.name, None) is not None:
+        _change_reservations(state, event.at)
+
+
+def _change_reservations(state: State, at: float) -> None:
+    state.update_reservations()
+    state.pending.request_planning()
+    eligibility.requeue_all(state, None, at)  # jobs of several users are no longer one class
+
+
 def on_policy_chosen(state: State, event: e.PolicyChosen) -> None:
     """Set the policy of a queue; running jobs continue."""
     chosen = (event.name, dict(event.parameters)) if event.name else None

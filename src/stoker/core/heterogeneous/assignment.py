@@ -328,6 +328,8 @@ class Assignment:
         device, gpu_request = self._device(*gpu), entry.request.gpus
         if gpu_request is None or (device.facts.model or NO_GPU) not in entry.runtime.seconds:
             return False
+        if "/".join(gpu) in gpu_request.reserved:
+            return False
         return device.memory_free - device.foreign_memory >= (gpu_request.memory or 0)
 
     def _join(self, entry: AssignmentEntry, gpu: GpuKey, others: list[AssignmentEntry]) -> None:

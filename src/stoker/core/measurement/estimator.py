@@ -158,6 +158,10 @@ def allocated_gpus(
                 yield take, node.by_name.get((GPU, take.device)) if node is not None else None
 
 
+ESTIMATE_SLACK = 1.2
+"""Factor on an estimated remaining time, so that it is seldom exceeded."""
+
+
 def held_since(cluster: Cluster, job: Job) -> float | None:
     """Return since when the GPU time of the current attempt of a job counts."""
     node = cluster.nodes.get(job.placement.node) if job.placement is not None else None

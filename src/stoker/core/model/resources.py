@@ -45,6 +45,8 @@ class GpuRequest(Struct, frozen=True, omit_defaults=True):
     """Elastic job: the most it may get; `amount` is the least."""
     models: tuple[str, ...] = ()
     """Acceptable models, if several were named."""
+    reserved: tuple[str, ...] = ()
+    """GPUs as `node/name` that are reserved for others while the job would run."""
 
     @property
     def allowed_models(self) -> tuple[str, ...]:

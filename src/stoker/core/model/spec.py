@@ -181,6 +181,12 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return self.training.expected if self.training is not None else None
 
     @property
+    def is_always_preemptible(self) -> bool:
+        """Whether every attempt can be preempted, from its start on."""
+        can_stop = self.requeueable or self.early_signal is not None
+        return can_stop and not self.non_preemptible
+
+    @property
     def time_needed(self) -> int:
         """Seconds for which a node must exist if a job is to start there.
 

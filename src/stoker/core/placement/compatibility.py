@@ -27,6 +27,8 @@ def usable_gpus(node: Node, gpus: GpuRequest) -> list[Device]:
         and device.drained is None
         and (device.foreign_user is None or gpus.ignore_foreign_use)
     ]
+    if gpus.reserved:
+        devices = [each for each in devices if f"{node.name}/{each.name}" not in gpus.reserved]
     if (memory := gpus.memory) is not None:
         devices = [each for each in devices if each.memory_free - each.foreign_memory >= memory]
     names = gpus.required or gpus.allowed or gpus.avoid

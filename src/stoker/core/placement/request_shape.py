@@ -50,7 +50,9 @@ def names_hardware(request: ResourceRequest) -> bool:
     gpus = request.gpus
     if request.nodes or request.not_nodes or request.queue_devices:
         return True
-    return gpus is not None and bool(gpus.required or gpus.prefer or gpus.avoid or gpus.allowed)
+    if gpus is None:
+        return False
+    return bool(gpus.required or gpus.prefer or gpus.avoid or gpus.allowed or gpus.reserved)
 
 
 def is_amount_only(request: ResourceRequest) -> bool:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from stoker.core.cluster.cluster import Cluster
 from stoker.core.events import AttemptPlanned
 from stoker.core.heterogeneous.assignment import Assignment
+from stoker.core.model.job import Job
+from stoker.core.model.resources import Placement, ResourceRequest
+from stoker.core.placement.advance import within_own
+from stoker.core.placement.capacity import capacity_test
 from stoker.core.planner.request_variants import request_variants
 from stoker.core.planner.session import PlanningSession
 from stoker.core.planner.types import Candidate
@@ -35,7 +40,10 @@ class StartStage:
         if quota is None or quota < 0:
             return lambda _: False
         ledger = session.nominations.ledger_for(self._position)
-        fits = session.backfill.capacity_test(shape, ledger)
+        if any(each.begin <= session.at for each in session.state.cluster.advance_reservations):
+            fits = capacity_test(ledger, shape)  # jobs may start there whatever they delay
+        else:
+            fits = session.backfill.capacity_test(shape, ledger)
         if quota == inf or shape.gpus is None:
             return fits
         return lambda amounts: amounts[0] <= quota and fits(amounts)
@@ -86,9 +94,18 @@ class StartStage:
         for request in variants:
             blocked = session.guard.blocked_before(candidate.key, nominated)
             placement = session.backfill.try_start(request, limit, ledger, blocked)
+            if placement is None and session.state.cluster.advance_reservations:
+                placement = self._within_own(job, request, ledger)
             if placement is not None:
                 yield AttemptPlanned(
                     at=session.at, job=job.id, attempt=job.attempt, placement=placement,
                     boot=session.boot,
                 )  # fmt: skip
                 return
+
+    def _within_own(self, job: Job, request: ResourceRequest, ledger: Cluster) -> Placement | None:
+        """Return devices of an advance reservation of a job: no job before it can use them."""
+        state, at = self.session.state, self.session.at
+        keys = state.limits.keys(state.specs[job.spec])
+        own = within_own(state.cluster, request, keys, at)
+        return self.session.backfill.start_regardless(own, ledger) if own is not None else None

@@ -105,7 +105,12 @@ class ReservationGuard:
                 request, spec = state.class_request(job, job_class), state.spec(job)
                 mode = state.backfill_mode(job_class.queue)
                 is_conservative = mode is BackfillMode.CONSERVATIVE
-                yield BlockedJob(key, request, spec.limit, is_conservative, spec.time_needed)
+                occupation = None
+                if state.cluster.advance_reservations:
+                    occupation = state.occupation(job, self.at)
+                yield BlockedJob(
+                    key, request, spec.limit, is_conservative, spec.time_needed, occupation
+                )
 
 
 def is_protected(state: State, job_class: JobClass) -> bool:

@@ -21,6 +21,7 @@ from msgspec import Struct
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import GPU, Placement, ResourceRequest
+from stoker.core.placement.advance import Occupation, without_reserved
 from stoker.core.placement.capacity import free_gpus
 from stoker.core.placement.horizon import exclude_ending_nodes
 from stoker.core.placement.placer import find_placement, find_placement_on
@@ -86,6 +87,11 @@ class ConservativeBackfill(EasyBackfill):
             self._started[id(placement)] = end
         return placement
 
+    def start_regardless(self, request: ResourceRequest, ledger: Cluster) -> Placement | None:
+        """Return devices on which a job starts now whatever it delays: they are reserved for it."""
+        self._timeline = None
+        return super().start_regardless(request, ledger)
+
     def _find_beside_slots(
         self, ledger: Cluster, request: ResourceRequest, end: float
     ) -> Placement | None:
@@ -107,7 +113,9 @@ class ConservativeBackfill(EasyBackfill):
             if job.key <= self._booked_until or (self._slots and not job.is_conservative):
                 continue
             self._booked_until = job.key
-            slot = self._earliest_slot(job.request, _duration(job.limit), job.time_needed)
+            slot = self._earliest_slot(
+                job.request, _duration(job.limit), job.time_needed, job.occupation
+            )
             if slot is not None:  # otherwise the end of all running jobs would not help it
                 self._slots.append(slot)
                 self._current_timeline().book(slot)
@@ -116,13 +124,17 @@ class ConservativeBackfill(EasyBackfill):
         if self._timeline is None:
             releases = [
                 (min(end, self._started.get(id(placement), inf)), placement)
-                for end, placement in self.releases()
+                for end, placement in self.all_releases()
             ]
             self._timeline = _Timeline(self.cluster, releases, self._slots)
         return self._timeline
 
     def _earliest_slot(
-        self, request: ResourceRequest, duration: float, time_needed: int
+        self,
+        request: ResourceRequest,
+        duration: float,
+        time_needed: int,
+        occupation: Occupation | None,
     ) -> BookedSlot | None:
         """Return the first time from which the request is free for this duration."""
         # A job with the same request and no longer duration got no earlier slot; beside nodes that
@@ -131,12 +143,15 @@ class ConservativeBackfill(EasyBackfill):
             slot.start
             for slot in self._slots
             if slot.request == request and slot.duration <= duration
-            if not self.cluster.base.node_ends
+            if not (self.cluster.base.node_ends or self.cluster.base.advance_reservations)
         ]
         timeline = self._current_timeline()
         for start, names in timeline.starts(request, max(alike, default=self.now), duration):
             needed_until = start + self.wall_offset + time_needed
             request_then = exclude_ending_nodes(self.cluster, request, needed_until)
+            if occupation is not None:
+                at = start + self.wall_offset
+                request_then = without_reserved(self.cluster, request_then, occupation, at)
             free = timeline.free_during(names, start, start + duration)
             found = find_placement_on(free, names, request_then)
             if found is not None:

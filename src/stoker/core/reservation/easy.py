@@ -7,15 +7,18 @@ ends before the shadow time of the reservation, or if it fits beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import merge
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.model.resources import Placement, ResourceRequest
+from stoker.core.placement.advance import Occupation, reservation_ends
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.reservation.reservation import Releases, Reservation, reserve
-from stoker.core.running.release_times import KILL_GRACE_SECONDS
+from stoker.core.running.release_times import KILL_GRACE_SECONDS, Release
 from stoker.core.structures import CapacityTest, SortKey
 
 
@@ -29,6 +32,8 @@ class BlockedJob(NamedTuple):
     """Whether it is reserved for even if jobs before it have reservations."""
     time_needed: int = 0
     """Seconds for which its nodes must exist after its start."""
+    occupation: Occupation | None = None
+    """How long it may run, if there are advance reservations."""
 
 
 class EasyBackfill:
@@ -63,7 +68,11 @@ class EasyBackfill:
         if self._reservation is None:
             reservations = (
                 reserve(
-                    self.cluster, self.releases(), job.request, self.wall_offset + job.time_needed
+                    self.cluster,
+                    self.all_releases(),
+                    job.request,
+                    self.wall_offset + job.time_needed,
+                    (job.occupation, self.wall_offset) if job.occupation is not None else None,
                 )
                 for job in blocked
             )
@@ -76,6 +85,20 @@ class EasyBackfill:
             if placement is not None:
                 reservation.allocate(placement)
         return placement
+
+    def start_regardless(self, request: ResourceRequest, ledger: Cluster) -> Placement | None:
+        """Return devices on which a job starts now whatever it delays: they are reserved for it."""
+        return find_placement(ledger, request)
+
+    def all_releases(self) -> Iterable[Release]:
+        """Return the releases of running attempts and of advance reservations, in order."""
+        if not self.cluster.base.advance_reservations:
+            return self.releases()
+        offset = self.wall_offset
+        ends = reservation_ends(self.cluster, self.now + offset)
+        return merge(
+            self.releases(), ((end - offset, part) for end, part in ends), key=itemgetter(0)
+        )
 
     def capacity_test(self, shape: ResourceRequest, ledger: Cluster) -> CapacityTest:
         """Return the test whether amounts of a shape, with a time limit at the end, may start."""

@@ -15,6 +15,7 @@ from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.node import Node
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.model.resources import GPU, DeviceAllocation, Placement, ResourceRequest
+from stoker.core.placement.advance import Occupation, without_reserved
 from stoker.core.placement.capacity import free_gpus
 from stoker.core.placement.fit import fit
 from stoker.core.placement.horizon import exclude_ending_nodes
@@ -61,10 +62,13 @@ def reserve(
     releases: Iterable[Release],
     request: ResourceRequest,
     needed_from_start: float = 0.0,
+    occupation: tuple[Occupation, float] | None = None,
 ) -> Reservation | None:
     """Reserve the earliest start by the releases; None if even the last is not enough.
 
     Its nodes must exist until `needed_from_start` after the start, by the wall clock.
+    `occupation`: how long it may run, and the difference between the clocks; by these, advance
+    reservations of others exclude devices.
 
     A job with neither a time limit nor an estimate is released at infinity: the start is unknown,
     but the devices are still reserved: only jobs with a limit, or jobs beside the reservation, may
@@ -86,6 +90,9 @@ def reserve(
                 may_fit = may_fit or fit(node, request.part) is not None
         if may_fit:
             request_then = exclude_ending_nodes(cluster, request, end + needed_from_start)
+            if occupation is not None:
+                job, offset = occupation
+                request_then = without_reserved(cluster, request_then, job, end + offset)
             reserved = find_placement(ledger, request_then)
             if reserved is not None:
                 chosen = prefer_busy_devices(request_then, reserved, ledger, cluster)

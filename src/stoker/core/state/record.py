@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from stoker.core.events import NodeAdded, QueueDefined
+from stoker.core.model.advance import AdvanceReservation
 from stoker.core.model.alarm import Alarm
 from stoker.core.model.limits import SubjectLimits
 from stoker.core.model.notification import NotifyRule
@@ -80,6 +81,8 @@ class ClusterRecord(Struct, omit_defaults=True):
     """Active alarms by their keys."""
     limits: dict[str, SubjectLimits] = {}
     """Limits of users, groups and queues by the keys of these."""
+    reservations: dict[str, AdvanceReservation] = {}
+    """Advance reservations by name."""
     groups: dict[str, tuple[int, ...]] = {}
     """Unix groups by the keys of users, as they were at the last submission."""
     gpu_time: dict[str, dict[int, float]] = {}

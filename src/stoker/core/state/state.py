@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import ResourceDemand
-from stoker.core.measurement.estimator import profile_key, profile_of
+from stoker.core.measurement.estimator import ESTIMATE_SLACK, profile_key, profile_of, remaining
 from stoker.core.measurement.gpu_memory import with_reserved_memory
 from stoker.core.model.job import FAILED_STATES, Job, JobState
 from stoker.core.model.limits import user_key
 from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import Sweep, TrialBoard
+from stoker.core.placement.advance import Occupation, without_reserved
 from stoker.core.placement.horizon import exclude_ending_nodes
 from stoker.core.placement.infeasible import infeasibility_reason, max_parts
 from stoker.core.placement.node_lookup import demand_of
@@ -26,6 +27,7 @@ from stoker.core.policies.queue_policies import QueuePolicies
 from stoker.core.policies.ranking import RankingInput
 from stoker.core.queue.job_class import ClassKey, JobClass
 from stoker.core.queue.pending_queue import PendingQueue
+from stoker.core.running.release_times import KILL_GRACE_SECONDS
 from stoker.core.running.thresholds import PreemptionThresholds
 from stoker.core.running.victims import VictimIndex, can_preempt
 from stoker.core.state.limits import LimitTracker
@@ -125,6 +127,7 @@ class State:
         self.changes = ChangeSet()
         self.update_model_profiles()
         self.update_queue_devices()
+        self.update_reservations()
 
     # -- queries ------------------------------------------------------------------------
 
@@ -141,7 +144,8 @@ class State:
     def has_wall_clock_timers(self) -> bool:
         """Whether a begin time, deadline or end of a node is set, which a new clock moves."""
         times = (self.begin_timers.next_time(), self.deadlines.next_time())
-        return times != (None, None) or bool(self.cluster.node_ends)
+        has_ends = self.cluster.node_ends or self.record.reservations
+        return times != (None, None) or bool(has_ends)
 
     def class_key(self, job: Job) -> ClassKey:
         """Return the class key of a pending job."""
@@ -150,7 +154,8 @@ class State:
         array = (job.array or job.id) if is_throttled else 0
         fair_weight = self.pending.queue_fair_weight[spec.queue] = self.policy_of(spec.queue).fair
         user = job.user if fair_weight else ""
-        owner = user_key(spec.user, spec.uid) if self.limits.by_user else ""
+        by_user = self.limits.by_user or bool(self.record.reservations)
+        owner = user_key(spec.user, spec.uid) if by_user else ""
         if self.backfill_mode(spec.queue) is BackfillMode.STRICT:
             # Only the head of a strict queue can start, so requests make no difference.
             return ClassKey(None, job.priority, spec.queue, array, None, user, owner=owner)
@@ -181,14 +186,31 @@ class State:
     def within_horizon(
         self, job: Job, request: ResourceRequest, at: float, keep: Container[str] = ()
     ) -> ResourceRequest:
-        """Return a request without the nodes that end too soon for a start of the job now.
+        """Return a request without what the job may not use for as long as it needs it from now on.
 
-        `keep`: nodes that are not excluded.
+        Nodes that end too soon, and what is reserved for others. `keep`: nodes that are not
+        excluded.
         """
+        if self.cluster.advance_reservations:
+            occupation = self.occupation(job, at)
+            request = without_reserved(self.cluster, request, occupation, at, keep)
         if not self.cluster.node_ends:
             return request
         until = at + self.specs[job.spec].time_needed
         return exclude_ending_nodes(self.cluster, request, until, keep)
+
+    def occupation(self, job: Job, at: float) -> Occupation:
+        """Return how long a job that starts now may hold devices: by its limit or an estimate."""
+        spec = self.specs[job.spec]
+        seconds: float | None = spec.limit
+        if spec.is_always_preemptible:
+            seconds = 0.0
+        elif seconds is not None:
+            seconds += KILL_GRACE_SECONDS
+        else:
+            left = remaining(self.record.profiles, self.cluster, job, spec, at)
+            seconds = inf if left is None else left * ESTIMATE_SLACK
+        return Occupation(self.limits.keys(spec), seconds)
 
     def deadline(self, job: Job) -> float:
         """Return the time by which a job must have ended, or started if it is pending; or inf."""
@@ -288,6 +310,10 @@ class State:
             profile.interference or profile.has_several_models for profile in profiles
         )
         """Whether measured speed depends on GPU model or co-located jobs for some profile."""
+
+    def update_reservations(self) -> None:
+        """Let the ledger have the advance reservations, which changed."""
+        self.cluster.advance_reservations = tuple(self.record.reservations.values())
 
     def update_queue_devices(self) -> None:
         """Find the devices of queues again, since a queue or nodes changed."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from math import inf
 
 from stoker.core import events as e
-from stoker.core.measurement.estimator import epoch_seconds, profile_of, remaining
+from stoker.core.measurement.estimator import ESTIMATE_SLACK, epoch_seconds, profile_of, remaining
 from stoker.core.model.job import Job, JobState
+from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 from stoker.core.placement.horizon import END_GRACE_SECONDS
 from stoker.core.policies.ranking import UNMEASURED_SECONDS
@@ -16,8 +17,6 @@ from stoker.core.state.state import State
 
 OVERRUN_WARNING_FACTOR = 2.0
 """A job that runs this many times its expected duration is reported as late."""
-ESTIMATE_SLACK = 1.2
-"""Factor on an estimated remaining time, so that it is seldom exceeded."""
 RUNNING = JobState.RUNNING
 _NOT_COUNTING = (JobState.QUEUED, JobState.SUSPENDED, JobState.COMPLETING)
 
@@ -37,6 +36,7 @@ def due_events(state: State, at: float, boot: float) -> list[e.Event]:
         events += [event for moment, event in _job_timers(state, job, at, boot) if boot >= moment]
         arm_timers(state, job, boot)
     events += [event for moment, event in _node_end_timers(state, at, boot) if at >= moment]
+    events += [event for moment, event in _reservation_timers(state, at, boot) if at >= moment]
     return events
 
 
@@ -128,9 +128,9 @@ def next_timers(state: State, boot: float) -> tuple[float, float]:
     if len(state.pending):
         timers.append(state.rank_timers)
     first = [timer[0] for each in timers if (timer := each.next_time()) is not None]
-    node_ends = (moment for moment, _ in _node_end_timers(state))
+    others = [*_node_end_timers(state), *_reservation_timers(state)]
     hours = state.limits.next_refresh if len(state.pending) else inf
-    wall_time = min([state.memory.next_rebalance, hours, *node_ends, *first])
+    wall_time = min([state.memory.next_rebalance, hours, *(each for each, _ in others), *first])
     return wall_time, _first_time(state, boot)
 
 
@@ -236,6 +236,28 @@ def _node_end_timers(
                 moment,
                 e.PreemptionRequested(at=at, job=id, attempt=job.attempt, why=why, boot=boot),
             )
+
+
+def _reservation_timers(
+    state: State, at: float = 0.0, boot: float = 0.0
+) -> Iterator[tuple[float, e.Event]]:
+    """Yield the ends of advance reservations, and stop requests to jobs of others at their begin.
+
+    Only of jobs that save their work if they are asked. All others run until they end.
+    """
+    for each in state.record.reservations.values():
+        yield each.end, e.ReservationEnded(at=at, name=each.name)
+        for id, job in sorted(state.preemptible.items()):
+            if job.state is not JobState.RUNNING or job.progress.stop is not None:
+                continue
+            if each.admits(state.limits.keys(state.specs[job.spec])):
+                continue
+            if any(each.has_gpu(part.node, gpu) for part in job.parts for gpu in part.names(GPU)):
+                why = f"its GPUs are reserved ({each.name})"
+                yield (
+                    each.begin,
+                    e.PreemptionRequested(at=at, job=id, attempt=job.attempt, why=why, boot=boot),
+                )
 
 
 def _end_of_nodes(state: State, job: Job) -> float:

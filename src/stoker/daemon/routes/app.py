@@ -24,6 +24,7 @@ from stoker.daemon.handlers import (
     policies,
     queues,
     reorder,
+    reservations,
 )
 from stoker.daemon.http.auth import abort_connection
 from stoker.daemon.http.codec import (
@@ -71,6 +72,7 @@ from stoker.schema import node as n
 from stoker.schema import notification as nt
 from stoker.schema import queue as q
 from stoker.schema import requests as r
+from stoker.schema import reservations as rv
 from stoker.schema import session as w
 from stoker.schema import sweep as s
 from stoker.schema import training as t
@@ -212,6 +214,11 @@ ROUTES = (
     ApiRoute("DELETE", "/queues/{name}", ADMIN, cluster.delete_queue, q.QueueName),
     ApiRoute("GET", "/limits", VIEW, cluster.list_limits, li.LimitList),
     ApiRoute("POST", "/limits", ADMIN, command(limits.change), li.LimitsChange, r.Limits),
+    ApiRoute("GET", "/reservations", VIEW, cluster.list_reservations, rv.ReservationList),
+    ApiRoute("POST", "/reservations", ADMIN, command(reservations.make), rv.NewReservation,
+             r.Reserve),
+    ApiRoute("DELETE", "/reservations/{name}", ADMIN, cluster.cancel_reservation,
+             rv.ReservationCancelled),
     ApiRoute("GET", "/policies", VIEW, cluster.list_policies, q.PolicyList),
     ApiRoute("GET", "/what-if", VIEW, what_if.what_if, dict[str, Any],
              query={"policy": str, "parameter": list, "add": list, "remove": list,

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
 from stoker.daemon.gpus.history import MAX_AGE_SECONDS
-from stoker.daemon.handlers import limits, nodes, policies, queries, queues
+from stoker.daemon.handlers import limits, nodes, policies, queries, queues, reservations
 from stoker.daemon.http.codec import parse_number
 from stoker.daemon.nodes.registry import MAX_REFRESH_SECONDS
 from stoker.daemon.routes.bridge import RouteContext, signal_future
@@ -107,6 +107,17 @@ async def delete_queue(api: RouteContext, request: Request) -> Any:
 async def list_limits(api: RouteContext, request: Request) -> Any:
     """Return the limits of users, groups and queues, and what is used of them."""
     return await api.ask(partial(limits.show, api.context))
+
+
+async def list_reservations(api: RouteContext, request: Request) -> Any:
+    """Return the advance reservations."""
+    return await api.ask(reservations.show)
+
+
+async def cancel_reservation(api: RouteContext, request: Request) -> Any:
+    """Cancel an advance reservation."""
+    name = request.path_params["name"]
+    return await api.ask(partial(reservations.cancel, api.context, name))
 
 
 async def list_policies(api: RouteContext, request: Request) -> Any:
