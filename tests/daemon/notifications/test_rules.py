@@ -128,6 +128,19 @@ def test_a_time_limit_is_announced_once_per_attempt_and_limit(tmp_path: Path) ->
     assert fixture.sent[0].message.command == "stoker edit 1 --time TIME"
 
 
+def test_a_share_of_the_time_limit_as_in_sbatch(tmp_path: Path) -> None:
+    fixture = RulesFixture(tmp_path)
+    id = fixture.submit(time="100m", name="long", mail_type="TIME_LIMIT_90,TIME_LIMIT_50")
+    fixture.submit(time="100m", name="other")
+    fixture.run(id, id + 1)
+    for seconds in (2, 50 * 60, 39 * 60, 2 * 60):
+        fixture.advance(seconds)
+    assert fixture.flush() == [
+        ("ada", "job 1 long reaches its time limit in 50 min"),
+        ("ada", "job 1 long reaches its time limit in 9 min"),
+    ]
+
+
 def test_a_configured_target_has_conditions_too(tmp_path: Path) -> None:
     target = NotifyTarget(kind="desktop", on=("job fail", "queue empty"))
     fixture = RulesFixture(tmp_path, lab=target)

@@ -9,13 +9,14 @@ Target = tuple[str, tuple[str, ...]]
 DEFAULT_EVENTS = ("end", "alarm")
 MAIL = "mailto:"
 """Prefix of targets that are an e-mail address; without an address, it is the submitter's."""
+LIMIT_SHARE = "limit-"
+"""Prefix of events at a part of the time limit, in percent."""
 MAIL_TYPES = {
     "NONE": (), "BEGIN": ("start",), "END": ("end",), "FAIL": ("fail",), "REQUEUE": ("requeue",),
     "ALL": ("start", "end", "fail", "requeue"), "ARRAY_TASKS": ("tasks",), "TIME_LIMIT": ("fail",),
+    **{f"TIME_LIMIT_{percent}": (f"{LIMIT_SHARE}{percent}",) for percent in (50, 80, 90)},
 }  # fmt: skip
-UNSENT_TYPES = frozenset(
-    {"INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90"}
-)
+UNSENT_TYPES = frozenset({"INVALID_DEPEND", "STAGE_OUT"})
 
 
 def parse_target(text: str) -> Target:
@@ -42,3 +43,10 @@ def parse_mail(types: str | None, user: str | None) -> tuple[tuple[Target, ...],
     events = {event: None for word in words for event in MAIL_TYPES.get(word, ())}
     warnings = [f"--mail-type {word} is not sent" for word in words if word in UNSENT_TYPES]
     return (((MAIL + (user or ""), tuple(events)),) if events else ()), warnings
+
+
+def limit_shares(targets: tuple[Target, ...], limit: float) -> dict[int, str]:
+    """Return the events at parts of a time limit, by the seconds that are left then."""
+    events = {event for _, events in targets for event in events if event.startswith(LIMIT_SHARE)}
+    percents = {event: int(event.removeprefix(LIMIT_SHARE)) for event in events}
+    return {round(limit * (100 - percent) / 100): event for event, percent in percents.items()}

@@ -25,7 +25,7 @@ from stoker.core.model.notification import (
 )
 from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
-from stoker.core.options.notify import MAIL
+from stoker.core.options.notify import MAIL, limit_shares
 from stoker.core.state.state import State
 from stoker.core.state.timers import time_limit_end
 from stoker.daemon.context import RequestContext
@@ -186,23 +186,28 @@ class EntryBuilder:
 
     def has_limit_conditions(self, state: State) -> bool:
         """Return whether a target is notified before time limits."""
-        return any(condition.event == BEFORE_LIMIT for _, condition in self._conditions(state))
+        return bool(self._limit_lengths(state)) or any(
+            limit_shares(spec.notify, spec.limit)
+            for spec in map(state.spec, state.running.values()) if spec.notify and spec.limit
+        )  # fmt: skip
+
+    def _limit_lengths(self, state: State) -> set[int]:
+        conditions = (condition for _, condition in self._conditions(state))
+        return {each.seconds for each in conditions if each.event == BEFORE_LIMIT}
 
     def before_limits(self, state: State, boot: float) -> tuple[list[Entry], float | None]:
         """Return messages about jobs that soon reach their limit, and the seconds to the next."""
         entries: list[Entry] = []
         moments: list[float] = []
-        near = self._near
-        self._near = set()
-        lengths = {
-            condition.seconds for _, condition in self._conditions(state)
-            if condition.event == BEFORE_LIMIT
-        }  # fmt: skip
-        for job in state.running.values() if lengths else ():
+        near, self._near = self._near, set()
+        general = self._limit_lengths(state)
+        for job in state.running.values():
             spec, end = state.spec(job), time_limit_end(state, job)
-            for seconds in lengths:
-                if end is None or spec.limit is None or spec.limit <= seconds:
-                    continue  # it would be sent at the start
+            if end is None or spec.limit is None:
+                continue
+            own = limit_shares(spec.notify, spec.limit)
+            # With a shorter limit, it would be sent at the start.
+            for seconds in sorted(each for each in general | own.keys() if each < spec.limit):
                 if boot < end - seconds:
                     moments.append(end - seconds)
                     continue
@@ -210,6 +215,7 @@ class EntryBuilder:
                 self._near.add(message.key)
                 if message.key not in near:
                     names = self._recipients(state, BEFORE_LIMIT, job, spec, seconds=seconds)
+                    names |= self._recipients(state, own.get(seconds, ""), job, spec)
                     entries += self._to(names, message)
         return entries, min(moments) - boot if moments else None
 
