@@ -46,6 +46,16 @@ def discard_old_mark(run: str, boot: str) -> None:
             os.unlink(path)
 
 
+def renew_mark(run: str, boot: str) -> None:
+    """Make the mark of an earlier boot one of this boot, for a directory that is on a disk.
+
+    Attempts of the earlier boot have ended, whatever is left of their claims; the claims of this
+    boot are all there.
+    """
+    if os.path.exists(f"{run}/{COMPLETE}"):
+        mark_complete(run, boot)
+
+
 def mark_complete(run: str, boot: str) -> None:
     """Note that from now on, the claims in a run directory are all that were made since boot."""
     with contextlib.suppress(OSError):

@@ -23,17 +23,15 @@ from stoker.executors.linux import control_files
 from stoker.executors.linux.cgroup import Cgroups
 from stoker.executors.linux.epoll_reactor import EpollReactor
 from stoker.executors.linux.gpu_locks import GpuLocks
-from stoker.executors.linux.procfs import read_path
 from stoker.executors.linux.thread_pool import TransferPool
 from stoker.executors.local.executor import LocalExecutor
-from stoker.executors.local.recovery import discard_old_mark, mark_complete
+from stoker.executors.local.recovery import mark_complete, renew_mark
 from stoker.executors.local.supervisor_client import SupervisorClient
 from stoker.executors.port import NODE, NodeReading, PartHost
 from stoker.executors.user import wire
-from stoker.executors.user.directories import UserDirectories
+from stoker.executors.user.directories import UserDirectories, read_boot
 from stoker.executors.user.report_tail import ReportTail
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MAX_READ_BYTES = 1 << 18
 """Of a file, for one request."""
 
@@ -72,7 +70,7 @@ class UserServer:
         self._local: LocalExecutor | None = None
         self.reports = ReportTail(directories.training, self.reactor, self._send_report)
         self._readers = TransferPool(self.reactor)
-        self._boot = read_path(BOOT_ID).decode().strip()
+        self._boot = read_boot()
         self._handlers: dict[type[wire.Message], Callable[[Any], object]] = {
             wire.Configure: self._configure,
             wire.KeepEnvironment: self._keep_environment,
@@ -151,7 +149,7 @@ class UserServer:
             write_script(path, message.text)
 
     def _recover(self, message: wire.Recover) -> None:
-        discard_old_mark(self.directories.run, self._boot)
+        renew_mark(self.directories.run, self._boot)
         for attempt in message.attempts:
             self.reports.add(attempt.id)
         self.local.recover(message.attempts)
