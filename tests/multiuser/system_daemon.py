@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 from multiuser.gate_process import GateProcess, effective_user
-from multiuser.users import User
+from multiuser.users import User, processes
 
 READY_SECONDS = 60
 
@@ -76,6 +77,7 @@ class SystemDaemon:
             finally:
                 os.close(ended)
             if found != [ready]:
+                self.process.wait(30)
                 raise AssertionError(self.log())
         return self
 
@@ -159,12 +161,12 @@ class UserClient:
         [view] = self.ask("GET", f"/jobs?select={job}")["jobs"]
         return dict(view)
 
-    def until(self, job: int, state: str) -> dict[str, Any]:
-        """Return the view of a job once it is in this state."""
+    def until(self, job: int, state: str, attempt: int = 0) -> dict[str, Any]:
+        """Return the view of a job once this attempt of it is in this state."""
         end = time.monotonic() + 60
         while True:
             view = self.show(job)
-            if view["state"] == state:
+            if (view["state"], view["attempt"]) == (state, attempt):
                 return view
             assert time.monotonic() < end, view
             time.sleep(0.02)
@@ -175,3 +177,11 @@ class UserClient:
             error = json.loads(data)["error"]
             raise Rejected(status, error["code"], error["message"])
         return data.decode()
+
+
+def executors_of(user: User) -> Iterator[int]:
+    """Yield the user executors of a user that run now."""
+    for pid in processes(user.uid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().startswith("stoker-user"):
+                yield pid

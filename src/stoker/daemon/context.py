@@ -125,6 +125,10 @@ class RequestContext(Struct):
         """The name of the user that submits jobs."""
         return self.caller.name if self.caller is not None else self.user
 
+    def own_key(self, key: str) -> str:
+        """Return the key of a submission, such that those of other users differ."""
+        return f"{self.uid}/{key}" if key and self.uid is not None else key
+
     def access(self, owner: int | None) -> Access:
         """Return how much of the jobs of a user the caller may see."""
         if self.caller is None or self.identities is None:

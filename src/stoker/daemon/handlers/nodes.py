@@ -51,6 +51,12 @@ from stoker.schema.node import (
 
 def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) -> CommandResult:
     """Add a node over SSH or a cluster, or change the address of one."""
+    if context.is_system:
+        raise CommandRejected(
+            "In this version the daemon of all users runs jobs on its own machine only: it cannot"
+            " log in anywhere as their users.",
+            "usage",
+        )
     if body.name == context.node:
         raise CommandRejected(f"'{body.name}' is this node; choose another name.", "usage")
     check_name(body.name)

@@ -28,7 +28,7 @@ from stoker.daemon.http.codec import (
 from stoker.daemon.metrics.store import DEFAULT_POINTS, MAX_POINTS
 from stoker.daemon.routes.bridge import RouteContext, reply_future, signal_future
 from stoker.daemon.routes.log_stream import follow, part_reader, start_of_tail, start_since
-from stoker.daemon.routes.user_files import user_part_reader
+from stoker.daemon.routes.user_files import user_part_reader, with_tails
 from stoker.daemon.submission.submit import submit_jobs
 from stoker.daemon.sweeps import queries as sweep_queries
 from stoker.daemon.sweeps.submit import handle_submit_sweep
@@ -78,6 +78,8 @@ async def list_jobs(api: RouteContext, request: Request) -> Any:
         page = ids[start : start + queries.VIEWS_PER_TURN]
         jobs += await api.ask(partial(queries.list_views, api.context, page, job_filter.tail))
     jobs = [replace(job, members=members[job.id]) if job.id in members else job for job in jobs]
+    if job_filter.tail and api.context.caller is not None:
+        jobs = await with_tails(api, api.context.caller, jobs, job_filter.tail)
     if is_set(query.get("hook")):
         jobs = [replace(job, hook=_hook(job, f"{api.context.directory}/logs")) for job in jobs]
     return JobList(jobs=jobs, **listing)

@@ -15,15 +15,22 @@ BASIC_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG")
 """Variables that a job inherits whatever `--export` selects."""
 
 
-def build_environment(given: dict[str, str], wanted: ParsedOptions) -> bytes:
-    """Return the job's environment as NAME=VALUE entries separated by NUL bytes."""
+def build_environment(
+    given: dict[str, str], wanted: ParsedOptions, is_system: bool = False
+) -> bytes:
+    """Return the job's environment as NAME=VALUE entries separated by NUL bytes.
+
+    With `is_system`, commands in the job reach the daemon of all users, not one of the user's own.
+    """
     values = _exported(given, wanted.export.strip())
     for name in list(values):
         keeps_terminal = name == "TERM" and wanted.fields.get("pty")
-        is_ours = name.startswith("STOKER_") and name != "STOKER_HOME"
+        is_ours = name.startswith("STOKER_") and (is_system or name != "STOKER_HOME")
         if (name in TERMINAL_VARIABLES and not keeps_terminal) or is_ours:
             del values[name]
     values.setdefault("PYTHONUNBUFFERED", "1")
+    if is_system:
+        values["STOKER_MODE"] = "system"
     values.update(wanted.set_env)
     for name, text in values.items():
         if not name or "=" in name or "\0" in name or "\0" in text:

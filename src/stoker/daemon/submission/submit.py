@@ -52,8 +52,7 @@ def submit_jobs(
     Without `durable`, the reply does not wait for the journal: `feed` submits its lines so.
     """
     check_command(body.what)
-    if body.key and context.uid is not None:  # keys of other users must not match
-        body = replace(body, key=f"{context.uid}/{body.key}")
+    body = replace(body, key=context.own_key(body.key))
     submitted = context.store.find_key(body.key) if body.key else None
     if submitted is not None:
         first, count = submitted
@@ -93,7 +92,7 @@ def prepare(
         raise BadValue("The daemon of all users has no environment for jobs: send your own.")
     wanted = parse_options(body.options, option_context(context, state, now))
     given = {**os.environ, **body.environment} if body.own_environment else body.environment
-    environment = build_environment(given, wanted)
+    environment = build_environment(given, wanted, context.is_system)
     keep_user_settings(wanted, environment)
     check_user_options(context, wanted.fields)
     wanted.request, warnings = whole_gpus_if_sizes_unknown(wanted.request, state)

@@ -38,6 +38,10 @@ from stoker.sweep.sampling import samplers
 
 MAX_TRIALS = 100_000
 """Trials that are submitted at once; larger spaces need a number of samples."""
+NO_METRIC_SOURCE = (
+    "In this version the daemon of all users reads no files of its users: report the metric from"
+    " the script with the training library, not by a pattern or a file."
+)
 REQUIRED_MODULES = {"tpe": ("optuna",), "gp": ("optuna", "scipy", "torch")}
 ADAPTIVE_METHODS = frozenset(REQUIRED_MODULES)
 """Methods that choose trials by the results of earlier ones."""
@@ -64,6 +68,8 @@ def handle_submit_sweep(context: RequestContext, body: r.Sweep) -> CommandHandle
             f" Python does not have. Install it: pip install 'stoker[{extra}]'",
             "usage",
         )
+
+    body = replace(body, key=context.own_key(body.key))
 
     def handle(state: State, now: Instant) -> CommandResult:
         submitted = context.store.find_key(body.key) if body.key else None
@@ -118,6 +124,8 @@ class _Submission:
         """Return the events that define the sweep and submit or requeue trials."""
         prepared, known, state, now = self.prepared, self.known, self.state, self.now
         spec = _with_metric_source(prepared, self.definition)
+        if spec.source is not None and self.context.is_system:
+            raise BadValue(NO_METRIC_SOURCE)
         existing = {trial.params for trial in self.trials}
         missing = [trial for trial in self.wanted.items() if trial[0] not in existing]
         requeued = [

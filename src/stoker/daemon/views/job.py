@@ -190,6 +190,11 @@ def last_lines(path: str, count: int) -> list[str]:
             data = file.read()
     except OSError:
         return []
+    return as_lines(data, count)
+
+
+def as_lines(data: bytes, count: int) -> list[str]:
+    """Return the last lines of the end of a log as text."""
     # A progress bar rewrites its line: only what would still be on the screen counts.
     lines = [line.rpartition(b"\r")[2] for line in data.rstrip(b"\r\n").split(b"\n")]
     return [line.decode("utf-8", "replace") for line in lines[-count:] if line.strip()]
