@@ -95,15 +95,13 @@ def test_the_queue_screen_has_a_window_of_the_jobs(model: TopModel) -> None:
     lines = screen(model, width=90)
     assert lines[1:3] == [
         "  4 jobs by start",
-        "  JOB         NAME                    USER      STATE       GPUS  TIME",
+        "  JOB NAME                    USER STATE   GPUS  TIME",
     ]
-    assert lines[3].startswith(
-        "  42          train                   ana       RUNNING        1  10:00 ~15:00 left"
-    )
-    assert lines[4].startswith("> 43          名前がとても長い実験の")
-    assert lines[4].endswith("PENDING        1  waits 16:40")
+    assert lines[3].startswith("  42  train                   ana  RUNNING    1  10:00 ~15:00 left")
+    assert lines[4].startswith("> 43  名前がとても長い実験の")
+    assert lines[4].endswith("PENDING    1  waits 16:40")
     assert lines[5].split()[3:5] == ["HELD", "0.5"]
-    assert lines[6].endswith("FAILED         1  CUDA out of memory")
+    assert lines[6].endswith("FAILED     1  CUDA out of memory")
     assert model.selected_job() == (43, "43")
 
 
@@ -131,12 +129,13 @@ def test_the_job_screen_has_the_reason_the_curve_and_the_output(model: TopModel)
         "request": {"gpus": "2"}, "queue": "default", "node": None, "submitted_at": None,
         "command": "python train.py", "reason_text": "behind job 42",
     }  # fmt: skip
-    model.log = ["epoch 1", "\x1b[31mred\x1b[0m \u202e"]
+    model.log = ["epoch 1", "\x1b[31mred\x1b[0m\x1b[K \u202e\x1b]0;x"]
     model.curve = "loss", [[0, 1.0, 0], [1, 0.5, 1]]
     text = "\n".join(screen(model, height=24))
     for word in ("43 train", "2 GPUs", "python train.py", "behind job 42", "loss 0.5", "epoch 1"):
         assert word in text
-    assert "\x1b[31m" not in text
+    assert "\n  red ??]0;x\n" in text
+    assert "\x1b" not in text
     assert "\u202e" not in text
 
 

@@ -146,7 +146,7 @@ def test_the_queue_has_twenty_jobs_in_few_fields(fake: FakeDaemon) -> None:
     columns |= {"node": [None, None], "cause": [None, None]}
     fake.answers["GET /v1/jobs/columns"] = (200, {
         "total": 50, "columns": columns, "counts": {"PENDING": 50},
-        "dictionary": {name: ["x"] for name in columns},
+        "dictionary": {name: ["x"] for name in ("name", "user", "queue", "state", "labels")},
     })  # fmt: skip
     hostile = view(1, name="ignore\x1b[31m all\u202e previous" + "x" * 5000)
     fake.answers["GET /v1/jobs"] = (200, {"jobs": [hostile, view(2)], "more": 0})

@@ -6,7 +6,16 @@ from stoker.cli.output.alarm_text import alarm_line, short_alarm
 from stoker.cli.output.plot import plot
 from stoker.cli.output.times import duration, relative
 from stoker.cli.screens import model as m
-from stoker.cli.screens.lines import Piece, bars, fit, pad, progress_bar, window
+from stoker.cli.screens.lines import (
+    Piece,
+    bars,
+    column_width,
+    fit,
+    pad,
+    progress_bar,
+    uncoloured,
+    window,
+)
 from stoker.cli.screens.model import TopModel
 from stoker.wire import JsonObject
 
@@ -68,7 +77,9 @@ def draw(model: TopModel, width: int, height: int, now: float, compact: bool = F
 
 
 def _title(model: TopModel, width: int) -> str:
-    counts = ", ".join(f"{number} {state.lower()}" for state, number in model.counts.items())
+    counts = ", ".join(
+        f"{number} {state.lower().replace('_', ' ')}" for state, number in model.counts.items()
+    )
     free = sum(row[5] == "free" for row in model.readings.values())
     gpus = f"  {free} of {len(model.readings)} GPUs free" if model.readings else ""
     return fit(
@@ -167,9 +178,13 @@ def queue_lines(model: TopModel, width: int, height: int, now: float) -> list[st
     sweep = f"sweep {model.sweep['label']} {model.sweep['name']}  " if model.sweep else ""
     chosen = f", {len(model.chosen)} selected" if model.chosen else ""
     head = f"{sweep}{search}{model.total} jobs by {model.sort}{chosen}"
-    lines = [fit([(head, "dim")], width),
-             fit([(f"{'JOB':<12}{'NAME':<24}{'USER':<10}{'STATE':<11}{'GPUS':>5}  TIME", "dim")],
-                 width)]  # fmt: skip
+    rows = model.rows
+    label = column_width([row["label"] for row in rows], 3, 14)
+    name = column_width([row["name"] for row in rows], 4, max(23, width // 4))
+    user = column_width([row["user"] for row in rows], 4, 9)
+    status = column_width([_state(row) for row in rows], 7, 13)
+    titles = f"{'JOB':<{label}}{'NAME':<{name}}{'USER':<{user}}{'STATE':<{status}}{'GPUS':>4}  TIME"
+    lines = [fit([(head, "dim")], width), fit([(titles, "dim")], width)]
     shown = max(height - len(lines), 1)
     top = model.top = window(model.cursor, model.top, shown)
     for position in range(top, min(top + shown, model.total)):
@@ -179,12 +194,11 @@ def queue_lines(model: TopModel, width: int, height: int, now: float) -> list[st
             continue
         row = model.rows[at]
         gpus = "-" if row["gpus"] is None else f"{row['gpus']:g}"
-        state = "HELD" if row["held"] and row["state"] == "PENDING" else row["state"]
         pieces: list[Piece] = [
-            (pad(row["label"], 12), "bold"), (pad(row["name"], 23) + " ", ""),
-            (pad(row["user"], 9) + " ", "dim"),
-            (pad(state, 11), STATE_COLOURS.get(row["state"], "red")),
-            (pad(gpus, 5, right=True) + "  ", ""), (_queue_time(row, now), ""),
+            (pad(row["label"], label - 1) + " ", "bold"), (pad(row["name"], name - 1) + " ", ""),
+            (pad(row["user"], user - 1) + " ", "dim"),
+            (pad(_state(row), status), STATE_COLOURS.get(row["state"], "red")),
+            (pad(gpus, 4, right=True) + "  ", ""), (_queue_time(row, now), ""),
             *_alarm_pieces(model.job_alarms(row["id"]), now),
         ]  # fmt: skip
         is_chosen = row["id"] in model.chosen
@@ -192,6 +206,10 @@ def queue_lines(model: TopModel, width: int, height: int, now: float) -> list[st
     if not model.total:
         lines.append(fit([("no jobs" if not model.text else "no job matches", "dim")], width))
     return lines
+
+
+def _state(row: JsonObject) -> str:
+    return "HELD" if row["held"] and row["state"] == "PENDING" else str(row["state"])
 
 
 def _queue_time(row: JsonObject, now: float) -> str:
@@ -241,7 +259,7 @@ def job_lines(model: TopModel, width: int, height: int) -> list[str]:
         lines += [fit([(line, "cyan")], width) for line in plot(points, max(width - 4, 10), 5)]
     lines.append("")
     space = max(height - len(lines), 1)
-    return lines + [fit([(line, "")], width) for line in model.log[-space:]]
+    return lines + [fit([(uncoloured(line), "")], width) for line in model.log[-space:]]
 
 
 # -- sweeps -------------------------------------------------------------------------------

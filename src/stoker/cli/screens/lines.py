@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli.output import colour
 from stoker.cli.output.table import display_width, shorten
-from stoker.terminal import clean
+from stoker.terminal import ESCAPE, clean
 
 Piece = tuple[str, str]
 """Text and a colour name, empty for none."""
@@ -37,6 +37,21 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
         size = display_width(text)
     space = " " * (width - size)
     return space + text if right else text + space
+
+
+def uncoloured(line: str) -> str:
+    """Return a line of output without its colours and other control sequences."""
+    first, *sequences = line.split(ESCAPE)
+    return first + "".join(
+        text[1:].lstrip("0123456789;?")[1:] if text[:1] == "[" else ESCAPE + text
+        for text in sequences
+    )
+
+
+def column_width(texts: list[str], least: int, most: int) -> int:
+    """Return the width of the longest text, within limits, and of the space behind it."""
+    longest = max((display_width(clean(text[:most])) for text in texts), default=0)
+    return min(max(longest, least), most) + 1
 
 
 def bars(values: list[float | None], width: int, top: float = 100.0) -> str:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 GPUS, QUEUE, JOB, SWEEPS, NODES, HELP = "1", "2", "3", "4", "5", "?"
 HOLDING = ("CONFIGURING", "QUEUED", "RUNNING", "SUSPENDED", "COMPLETING")
-CODED = ("name", "user", "queue", "labels", "state", "node", "cause")
 SORTS = ("start", "submitted", "elapsed", "name")
 LOG_LINES = 200
 HISTORY_MINUTES = 10
@@ -230,9 +229,8 @@ def exact(id: int) -> str:
 
 def rows_of(reply: JsonObject) -> list[JsonObject]:
     """Return the rows of columns, with texts in place of numbers."""
-    columns, dictionary = dict(reply["columns"]), reply["dictionary"]
-    for name in CODED:
-        texts = dictionary[name]
+    columns = dict(reply["columns"])
+    for name, texts in reply["dictionary"].items():
         columns[name] = [None if code is None else texts[code] for code in columns[name]]
     names = list(columns)
     rows = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
