@@ -166,6 +166,30 @@ def test_run_gives_up_a_program_that_cannot_start(stopped: SystemCopy) -> None:
     assert "times in a row" in done.stderr
 
 
+def test_commands_about_a_daemon_say_that_it_is_the_one_of_all_users(
+    machine: Machine, system: SystemCopy
+) -> None:
+    ana = machine.ana
+    assert system.json("daemon", "status", user=ana)["mode"] == "system"
+    for words in (("daemon", "start"), ("daemon", "restart"), ("daemon", "log"), ("db", "path")):
+        done = system.copy.stoker(*words, user=ana)
+        assert (done.returncode, "system daemon" in done.stderr) == (1, True), done.stderr
+    assert "pid" in system.json("daemon", "start", user=ana, env=OWN)
+    system("daemon", "stop", user=ana, env=OWN)
+
+
+def test_lines_of_feed_are_jobs_of_the_system_daemon(machine: Machine, system: SystemCopy) -> None:
+    lines = machine.ana.home / "lines"
+    lines.write_text("id -un > one\nid -un > two\n")
+    lines.chmod(0o644)
+    done = system.copy.stoker("feed", "lines", user=machine.ana)
+    assert (done.returncode, "stoker logs" in done.stderr) == (0, True), done.stderr
+    assert {(machine.ana.home / name).read_text().strip() for name in ("one", "two")} == {
+        machine.ana.name
+    }
+    assert len(system.json("history", user=machine.ana)["jobs"]) == 2
+
+
 # -- the move of a user's own queue ---------------------------------------------------------------
 
 

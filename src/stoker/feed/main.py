@@ -17,6 +17,7 @@ from stoker import places
 from stoker.cli import output
 from stoker.cli.options import Args, Option, parse
 from stoker.client.errors import UsageError
+from stoker.client.route import system_socket
 from stoker.feed.line_reader import LineReader
 from stoker.feed.progress import Progress
 from stoker.feed.read_ahead import ReadAheadStream
@@ -54,7 +55,8 @@ def main(argv: list[str]) -> int:
     progress = Progress(lines.expected(), quiet=args.flag("quiet"))
     work = ReadAheadStream(lines, named_devices(args), progress, options)
     code = run(work, submit_environment(), args.text("resources"))
-    logs = places.logs_dir()
+    # A system daemon has the logs of each user in another place; `stoker logs` finds them.
+    logs = None if system_socket() else places.logs_dir()
     progress.finish(logs)
     if args.flag("json"):
         output.emit(progress.summary(logs))

@@ -139,7 +139,7 @@ class Progress:
         self._clear()
         self._write(filtered(text, coloured=False) + "\n")
 
-    def finish(self, logs: str) -> None:
+    def finish(self, logs: str | None) -> None:
         """Print the summary."""
         self._clear()
         spent = time.monotonic() - self.started
@@ -153,7 +153,8 @@ class Progress:
         ):
             if count:
                 parts.append(f"{count} {word}")
-        text = f"stoker: {', '.join(parts)} in {_short(spent)}; logs in {logs}"
+        where = f"logs in {logs}" if logs else "output: stoker logs ID"
+        text = f"stoker: {', '.join(parts)} in {_short(spent)}; {where}"
         if self.failed:
             text += f"; to run them again: stoker retry {self._failed_jobs()}"
         self._write(text + "\n")
@@ -164,7 +165,7 @@ class Progress:
             return ",".join(str(failure["id"]) for failure in self.failures)
         return f"--failed {self.first}-{self.last}"
 
-    def summary(self, logs: str) -> JsonObject:
+    def summary(self, logs: str | None) -> JsonObject:
         """Return the summary for --json."""
         jobs = None if self.first is None else {"first": self.first, "last": self.last}
         return {

@@ -213,6 +213,11 @@ def log(args: Args) -> int:
 
     if args.flag("json") and args.flag("follow"):
         raise UsageError("--json and --follow cannot be combined.")
+    if system_socket() is not None:
+        raise StokerError(
+            "The log of the system daemon is for administrators: journalctl -u stokerd, or "
+            "/var/lib/stoker. The log of your own daemon: STOKER_MODE=own stoker daemon log"
+        )
     return show(args.count("tail"), follow=args.flag("follow"))
 
 

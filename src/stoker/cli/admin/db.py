@@ -11,8 +11,9 @@ from stoker import places
 from stoker.cli import output
 from stoker.cli.options import parse
 from stoker.cli.session import connect_existing
-from stoker.client.client import Client
+from stoker.client.client import Client, connect
 from stoker.client.errors import StokerError, UsageError
+from stoker.client.route import system_socket
 
 USAGE = ("db backup FILE", "db path")
 OPTIONS = ()
@@ -36,10 +37,12 @@ def main(argv: list[str]) -> int:
 
 def _path() -> str:
     """Return the database: the file, or the server that the running daemon uses."""
-    client = Client()
+    client = connect(autostart=False) if system_socket() else Client()
     client.check_version = False
     try:
         store = str(client.daemon().get("store") or "")
     except StokerError:
         store = ""
+    if system_socket() and not store.startswith("postgres"):
+        raise StokerError("The database belongs to the system daemon: /var/lib/stoker.")
     return store if store.startswith("postgres") else places.journal_path()
