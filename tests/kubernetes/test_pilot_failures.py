@@ -187,6 +187,13 @@ def test_an_image_that_cannot_be_pulled_is_shown(real: KubeletNode, idle: Daemon
     assert nodes(idle)["lab-1"]["state"] == "queued"
 
 
+def test_a_volume_that_cannot_be_mounted_is_shown(real: KubeletNode, idle: DaemonFixture) -> None:
+    add_cluster(idle, "--volume", "/x=hostPath:/no/such")
+    job = submit(idle, "true")
+    until(lambda: "FailedMount: " in idle.stoker("why", job).stdout, WAIT_SECONDS)
+    assert "/no/such is not a directory" in idle.stoker("why", job).stdout
+
+
 def test_an_image_name_that_is_invalid_is_not_waited_for(
     real: KubeletNode, idle: DaemonFixture
 ) -> None:

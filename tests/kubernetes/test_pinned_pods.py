@@ -60,10 +60,10 @@ class Lab:
         for name in ("code", "snapshots"):
             (box.user / name).mkdir(parents=True)
 
-    def add(self, *options: str, gpus: int = 1) -> None:
+    def add(self, *options: str, gpus: int = 1, pilots: int = 1) -> None:
         self.image, self.uuids = image_with_gpus(self.node, self.base, gpus)
         home = str(self.box.home.parent)
-        pilot = f"gpus={gpus} vram=16G image={self.image} cores=1 max=1 idle=60s"
+        pilot = f"gpus={gpus} vram=16G image={self.image} cores=1 max={pilots} idle=60s"
         add_cluster(self.box, "--volume", f"{home}=hostPath:{home}", *options, pilot=pilot)
 
     def run(self, *words: str, script: str = TRAIN, image: str = "") -> str:
@@ -220,6 +220,23 @@ def test_a_pilot_that_is_deleted_has_its_jobs_stop_at_a_checkpoint(lab: Lab) -> 
     begins = [line.split()[1] for line in lab.outputs(job).splitlines() if "begins" in line]
     assert sorted(begins) == ["0", "1"]
     assert "trained 0 1 2 \n" in lab.outputs(job)
+
+
+def test_the_parts_of_a_gang_meet_beside_two_pilots(lab: Lab) -> None:
+    lab.add(pilots=2)
+    job = lab.box.submit(
+        "-N", "2", "--gpus", "1", "--image", lab.image, "--no-send", "--wrap",
+        "echo $NODE_RANK of $WORLD_SIZE at $MASTER_ADDR; sleep 1",
+    )  # fmt: skip
+    until(lambda: len(lab.pods()) == 2, WAIT_SECONDS)
+    names = sorted(lab.pods())
+    until(lambda: lab.pods()[names[0]]["status"].get("podIP"), WAIT_SECONDS)
+    address = lab.pods()[names[0]]["status"]["podIP"]
+    lab.end(job)
+    assert sorted(lab.outputs(job).split("\n")[:2]) == [
+        f"0 of 2 at {address}", f"1 of 2 at {address}",
+    ]  # fmt: skip
+    assert {part["node"] for part in lab.box.job(job)["parts"]} == {"lab-1", "lab-2"}
 
 
 def test_an_image_that_does_not_see_the_gpus_is_handed_over(lab: Lab) -> None:

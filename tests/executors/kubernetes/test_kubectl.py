@@ -1,5 +1,6 @@
 """What kubectl prints: states of pods, and errors in one sentence."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,14 @@ import pytest
 
 from stoker.executors.kubernetes.api.process import find_config
 from stoker.executors.kubernetes.checks import role_yaml
-from stoker.executors.kubernetes.kubectl import UNANSWERED, UNCONFIGURED_TEXT, error_text, parse_pod
+from stoker.executors.kubernetes.kubectl import (
+    UNANSWERED,
+    UNCONFIGURED_TEXT,
+    Kubectl,
+    KubectlError,
+    error_text,
+    parse_pod,
+)
 
 REFUSED = "The connection to the server 10.0.0.1:6443 was refused - did you specify the right port?"
 QUOTA = 'pods "p" is forbidden: exceeded quota: none'
@@ -112,3 +120,30 @@ def test_a_role_for_a_service_account_names_its_namespace() -> None:
     assert "{kind: ServiceAccount, namespace: tools, name: stoker}" in text
     assert 'resources: ["pods"]\n    verbs: [get, list]\n' in text
     assert "metadata: {name: stoker, namespace: ml}" in text
+
+
+def test_a_pod_that_takes_long_is_failing_if_its_events_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    creating = pod("Pending", containerStatuses=state(waiting={"reason": "ContainerCreating"}))
+    creating["status"]["startTime"] = "2020-01-01T00:00:00Z"
+    creating["spec"] = {"nodeName": "n1"}
+    event = {
+        "involvedObject": {"name": "p"}, "type": "Warning", "reason": "FailedMount",
+        "message": "no such volume", "lastTimestamp": "2026-11-20T09:00:20Z",
+    }  # fmt: skip
+    replies: dict[str, dict[str, Any]] = {
+        "pods": {"items": [creating]}, "events": {"kind": "EventList", "items": [event]}
+    }  # fmt: skip
+
+    def run(self: Kubectl, *words: str, input: str = "") -> str:
+        if words[1] not in replies:
+            raise KubectlError("forbidden")
+        return json.dumps(replies[words[1]])
+
+    monkeypatch.setattr(Kubectl, "run", run)
+    (found,) = Kubectl().pods("a=b")
+    assert (found.reason, found.is_failing) == ("FailedMount: no such volume", True)
+    del replies["events"]
+    (found,) = Kubectl().pods("a=b")
+    assert (found.reason, found.is_failing) == ("its container is being created", False)

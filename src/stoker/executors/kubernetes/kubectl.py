@@ -6,16 +6,22 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.model.units import printable
+from stoker.executors.kubernetes.api.pods import EventList, PodEvent
 
 TIMEOUT_SECONDS = 30.0
 """Time for one call."""
+SLOW_SECONDS = 15.0
+"""From the time at which a pod has a node until its events are read."""
 MAX_REASON_LENGTH = 300
 UNANSWERED = re.compile(
     r"Unable to connect to the server|connection (to the server|refused|reset)|i/o timeout"
@@ -85,6 +91,11 @@ class PodState(Struct, frozen=True):
         """Whether it runs, as far as the API knows."""
         return not self.has_ended and not self.is_pending
 
+    def is_slow(self, now: float) -> bool:
+        """Whether the creation of its container takes so long that something may be wrong."""
+        is_creating = self.is_pending and bool(self.node) and not self.is_failing
+        return is_creating and self.started is not None and now - self.started >= SLOW_SECONDS
+
     @property
     def is_changing(self) -> bool:
         """Whether it is about to start or to end."""
@@ -132,7 +143,29 @@ class Kubectl:
     def pods(self, selector: str) -> list[PodState]:
         """Return the pods with these labels."""
         output = self.run("get", "pods", f"--selector={selector}", "-o", "json")
-        return [parse_pod(pod) for pod in json.loads(output)["items"]]
+        pods = [parse_pod(pod) for pod in json.loads(output)["items"]]
+        slow = [pod for pod in pods if pod.is_slow(time.time())]
+        troubles = self._troubles() if slow else {}
+        return [
+            replace(pod, reason=troubles[pod.name], is_failing=True)
+            if pod in slow and troubles.get(pod.name)
+            else pod
+            for pod in pods
+        ]
+
+    def _troubles(self) -> dict[str, str]:
+        """Return why containers cannot be created, by pod; empty without the right to know."""
+        try:
+            found = self.get("events", "--field-selector=involvedObject.kind=Pod")
+        except KubectlUnanswered:
+            raise
+        except KubectlError:
+            return {}
+        events: dict[str, list[PodEvent]] = {}
+        for item in found:
+            name = str(item["involvedObject"].get("name", ""))
+            events.setdefault(name, []).append(msgspec.convert(item, PodEvent))
+        return {name: EventList(tuple(each)).trouble() for name, each in events.items()}
 
     def get(self, *words: str) -> list[dict[str, Any]]:
         """Return objects."""

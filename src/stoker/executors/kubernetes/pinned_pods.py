@@ -30,6 +30,7 @@ from stoker.executors.port import (
     PartHost,
     RecoverableAttempt,
 )
+from stoker.executors.reactor import Timer
 
 RETRY_SECONDS = 5.0
 """Before a start is tried again, or a pod is deleted again whose pilot has ended."""
@@ -101,14 +102,14 @@ class PinnedPods(HandoverExecutor):
         super().__init__(name, api, environment, records, settings)
         self.failure = ""
         """Why the pods cannot be watched."""
-        self.is_expelling = False
-        """Whether its pods are deleted, because the pilot has ended."""
+        self._is_expelling = False
+        self._expelling = Timer(self.reactor, self._expel)
 
     def _run_in_pilot(self, line: str, on_reply: OnReply) -> None:
         self.api.run([*self._exec_words, line], on_reply)
 
     def _reserve(self, on_done: Callable[[str], None]) -> None:
-        if self.template.host is None or self.is_expelling:
+        if self.template.host is None or self._is_expelling:
             on_done("its pilot does not run")
         else:
             self._hold.hold(on_done)
@@ -147,11 +148,24 @@ class PinnedPods(HandoverExecutor):
 
     def expel(self) -> None:
         """Delete the pods: the pilot, and with it the right to use its GPUs, has ended."""
-        self.is_expelling = True
+        if not self._is_expelling:
+            self._is_expelling = True
+            self._expelling.request(0.0)
+
+    def _expel(self) -> float | None:
         for name in self.attempts:
             self.ends.delete(name, grace=EXPEL_GRACE_SECONDS)
-        if self.attempts:
-            self.reactor.call_later(RETRY_SECONDS, self.expel)
+        return RETRY_SECONDS if self.attempts else None
+
+    def remove(self) -> None:
+        """Delete the pods that are left."""
+        self._expelling.cancel()
+        super().remove()
+
+    def close(self) -> None:
+        """Close the connection; pods continue."""
+        self._expelling.cancel()
+        super().close()
 
 
 class PodsSink:

@@ -35,7 +35,7 @@ class SharingPilotExecutor(PilotExecutor):
         pods: PinnedPods,
     ) -> None:
         super().__init__(pilot, shape, monitor, environment, records, shares_files)
-        self.pods = pods
+        self.pods, self._is_gone = pods, False
 
     def open(self, sink: ExecutorSink) -> None:
         """Find the pilot and its pods."""
@@ -71,10 +71,11 @@ class SharingPilotExecutor(PilotExecutor):
 
     def _report_gone(self, why: str) -> None:
         """Report that the node is gone, after its pods: until then, attempts may run."""
-        if not self.pods.has_attempts():
-            super()._report_gone(why)
-        elif not self.pods.is_expelling:
+        if self.pods.has_attempts():
             self.pods.expel()
+        elif not self._is_gone:  # its name may be that of another pilot afterwards
+            self._is_gone = True
+            super()._report_gone(why)
 
     # -- instructions -------------------------------------------------------------------
 
