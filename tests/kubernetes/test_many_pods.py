@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 JOBS, AHEAD = 1000, 200
 SECONDS = 600.0
-MAX_REQUESTS_PER_JOB = 10.0
-"""Of stoker, the scheduler and the nodes together; 8.9 were measured."""
+MAX_REQUESTS_PER_JOB, MAX_LOG_REQUESTS_PER_JOB = 9, 6
+"""Of stoker, the scheduler and the nodes together: 7.8 were measured, and 2.3 for logs, which nodes
+in pretence do not have."""
 COUNTER = re.compile(r"apiserver_request_total\{(.*)\} ([0-9.e+]+)")
 
 
@@ -63,4 +64,6 @@ def test_a_thousand_pods_run_once_each(large: KubernetesCluster, idle: DaemonFix
     made = requests(large) - before
     # A start that a killed daemon had not sent is another attempt, but no other pod ever ran.
     assert made["POST binding 201"] == JOBS
-    assert sum(made.values()) <= MAX_REQUESTS_PER_JOB * JOBS
+    logs = sum(count for kind, count in made.items() if kind.startswith("GET log"))
+    assert logs <= MAX_LOG_REQUESTS_PER_JOB * JOBS
+    assert made.total() - logs <= MAX_REQUESTS_PER_JOB * JOBS
