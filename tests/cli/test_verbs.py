@@ -41,8 +41,8 @@ def test_with_nothing_queued_no_daemon_is_needed(home: Path, capsys: Captured) -
 
 
 VIEWS = ("queue", "queue --watch", "show 1", "why 1", "eta", "logs 1", "metrics 1", "history",
-         "gpus", "gpus --watch", "nodes", "policy", "limit", "reserve", "token list", "sweep list",
-         "sweep show 1",
+         "gpus", "gpus --watch", "nodes", "policy", "limit", "reserve", "share", "token list",
+         "sweep list", "sweep show 1",
          "what-if --policy fifo")  # fmt: skip
 
 

@@ -43,6 +43,7 @@ GROUPS = {
     "Manage": {
         "policy": "show or set the scheduling policy of a queue",
         "limit": "list or set limits of users, groups and queues",
+        "share": "list fair share between users; set weights of users and groups",
         "reserve": "reserve GPUs or nodes for a time; list and cancel reservations",
         "drain": "start no more jobs on a GPU or node",
         "undrain": "use a drained GPU or node again",
@@ -92,7 +93,8 @@ PACKAGES = {
         "cancel", "kill", "pause", "resume", "hold", "release", "retry", "edit", "move",
     ),
     "cluster": (
-        "gpus", "nodes", "drain", "undrain", "policy", "limit", "reserve", "simulate", "what-if",
+        "gpus", "nodes", "drain", "undrain", "policy", "limit", "reserve", "share", "simulate",
+        "what-if",
     ),
     "admin": ("daemon", "token", "notify", "db", "completion", "__complete"),
 }  # fmt: skip

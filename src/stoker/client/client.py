@@ -304,6 +304,14 @@ class Client:
         """Cancel an advance reservation."""
         return self._delete(f"/reservations/{transport.quote(name)}")
 
+    def shares(self) -> JsonObject:
+        """List the users of fair share."""
+        return self._get("/shares")
+
+    def set_share(self, subject: str, weight: float | None) -> JsonObject:
+        """Set the weight of a user or a group (`@NAME`) in fair share; None: the default."""
+        return self._post("/shares", {"subject": subject, "weight": weight})
+
     def create_token(self, name: str, rights: str, days: float) -> JsonObject:
         """Create a named token for remote clients."""
         return self._post("/tokens", {"name": name, "rights": rights, "days": days})

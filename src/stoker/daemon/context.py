@@ -177,9 +177,15 @@ class RequestContext(Struct):
         if uid is None or self.identities is None:
             return []
         groups = self._sorted_groups(uid)
-        if state.record.groups.get(f"user:{uid}") == groups:
+        name, record = self.identities.user(uid).name, state.record
+        if record.groups.get(f"user:{uid}") == groups and record.uids.get(name) == uid:
             return []
-        return [GroupsRecorded(at=at, uid=uid, groups=groups)]
+        return [GroupsRecorded(at=at, uid=uid, groups=groups, user=name)]
+
+    def groups_of_users(self, state: State, at: float) -> list[Event]:
+        """Return the events that record the groups of all users with jobs in memory."""
+        uids = {spec.uid for spec in state.specs.values() if spec.uid is not None}
+        return [event for uid in sorted(uids) for event in self.group_events(uid, state, at)]
 
     def _sorted_groups(self, uid: int | None) -> tuple[int, ...]:
         if uid is None or self.identities is None:

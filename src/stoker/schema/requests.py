@@ -277,6 +277,14 @@ class CreateSession(Body):
     """Whether the output of jobs can be read."""
 
 
+class SetShare(Body):
+    """Set the weight of a user or a group in fair share."""
+
+    subject: Annotated[str, Meta(pattern=r"^(\*|@?[\w.-]{1,64}|queue:[\w.:-]{1,64})$")]
+    weight: Annotated[float, Meta(ge=0.01, le=1000)] | None = None
+    """None: as without it."""
+
+
 class Reserve(Body, kw_only=True):
     """Reserve GPUs or nodes for a time."""
 

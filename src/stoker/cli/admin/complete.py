@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VERBS_WITHOUT_JOBS = frozenset({
     "feed", "submit", "run", "sweep", "gpus", "nodes", "drain", "undrain", "daemon", "db", "policy",
-    "limit", "token", "reserve",
+    "limit", "token", "reserve", "share",
     "completion", "simulate", "what-if", "top", "usage", "ui", "alarms", "notify", "system",
 })  # fmt: skip
 SUBCOMMANDS = {

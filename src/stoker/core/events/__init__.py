@@ -594,11 +594,20 @@ class ReservationEnded(Event, frozen=True, kw_only=True):
     cancelled: bool = False
 
 
+class ShareSet(Event, frozen=True, kw_only=True):
+    """The weight of a user or a group in fair share was set, or (None) removed."""
+
+    subject: Subject
+    weight: float | None = None
+
+
 class GroupsRecorded(Event, frozen=True, kw_only=True):
     """The unix groups of a user of a system daemon, as they are now."""
 
     uid: int
     groups: tuple[int, ...]
+    user: str = ""
+    """Its name; empty in journals of earlier versions."""
 
 
 class HistoryCleared(Event, tag="RecordsCleared", frozen=True, kw_only=True):

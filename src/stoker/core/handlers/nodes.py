@@ -9,7 +9,7 @@ from stoker.core.events import instructions as do
 from stoker.core.handlers import learning
 from stoker.core.handlers.attempts import end_part
 from stoker.core.model.job import Job, PartEnd
-from stoker.core.model.limits import Limits, SubjectLimits
+from stoker.core.model.limits import Limits, Share, SubjectLimits
 from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
 from stoker.core.state import eligibility, reranking
 from stoker.core.state.node_updates import apply_node_marks, held_on, rejoin, rejoin_first_node
@@ -129,6 +129,8 @@ def on_limits_set(state: State, event: e.LimitsSet) -> None:
 def on_groups_recorded(state: State, event: e.GroupsRecorded) -> None:
     """Set the unix groups of a user."""
     state.record.groups[f"user:{event.uid}"] = event.groups
+    if event.user:
+        state.record.uids[event.user] = event.uid
     if state.record.limits:
         _recount_limits(state, event.at)
 
@@ -156,6 +158,13 @@ def _change_reservations(state: State, at: float) -> None:
     state.update_reservations()
     state.pending.request_planning()
     eligibility.requeue_all(state, None, at)  # jobs of several users are no longer one class
+
+
+def on_share_set(state: State, event: e.ShareSet) -> None:
+    """Set or remove a weight in fair share; the next cycle computes the penalties."""
+    share = Share(event.subject, event.weight) if event.weight is not None else None
+    _put(state.record.shares, event.subject.key, share)
+    state.pending.request_planning()
 
 
 def on_policy_chosen(state: State, event: e.PolicyChosen) -> None:

@@ -1,4 +1,4 @@
-"""Limits of users, groups and queues: how much their jobs may use, and how many may wait."""
+"""Limits of users, groups and queues, and weights of users and groups in fair share."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ class SubjectLimits(Struct, frozen=True, omit_defaults=True):
 
     subject: Subject
     limits: Limits
+
+
+class Share(Struct, frozen=True, omit_defaults=True):
+    """The weight of a user, or of each member of a group, in fair share."""
+
+    subject: Subject
+    weight: float
 
 
 def user_key(user: str, uid: int | None) -> str:

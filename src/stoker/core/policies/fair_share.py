@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor, log2
 
 from msgspec import Struct
@@ -69,13 +70,19 @@ class FairShareUsage:
         current = self.current.get(user, CurrentUsage())
         return decayed.decayed_to(at) + max(current.gpus * at - current.since, 0.0)
 
-    def user_penalties(self, users: list[str], at: float) -> dict[str, float]:
-        """Return each user's penalty: doublings of its usage above the average of these users."""
+    def user_penalties(
+        self, users: list[str], at: float, weight_of: Callable[[str], float] = lambda _: 1.0
+    ) -> dict[str, float]:
+        """Return each user's penalty: doublings of its usage above its part of that of all.
+
+        The parts of these users are as their weights; by default equal.
+        """
         least = HALF_LIFE_SECONDS / 4  # so that small differences do not count
+        weights = {user: weight_of(user) for user in users}
         usage_by_user = {user: self.usage_of(user, at) + least for user in users}
-        average = sum(usage_by_user.values()) / len(usage_by_user)
+        average = sum(usage_by_user.values()) / sum(weights.values())
         return {
-            user: min(max(_quantize(log2(usage / average)), MAX_BONUS), MAX_PENALTY)
+            user: min(max(_quantize(log2(usage / weights[user] / average)), MAX_BONUS), MAX_PENALTY)
             for user, usage in usage_by_user.items()
         }
 

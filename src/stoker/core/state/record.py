@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from stoker.core.events import NodeAdded, QueueDefined
 from stoker.core.model.advance import AdvanceReservation
 from stoker.core.model.alarm import Alarm
-from stoker.core.model.limits import SubjectLimits
+from stoker.core.model.limits import Share, SubjectLimits, user_key
 from stoker.core.model.notification import NotifyRule
 from stoker.core.model.profile import JobProfiles
 from stoker.core.model.resources import GPU, DeviceFacts, NodeFacts
@@ -85,6 +85,10 @@ class ClusterRecord(Struct, omit_defaults=True):
     """Advance reservations by name."""
     groups: dict[str, tuple[int, ...]] = {}
     """Unix groups by the keys of users, as they were at the last submission."""
+    uids: dict[str, int] = {}
+    """Users of a system daemon by name, as at their last submission."""
+    shares: dict[str, Share] = {}
+    """Weights of users and groups in fair share by their keys; without: 1."""
     gpu_time: dict[str, dict[int, float]] = {}
     """GPU-seconds of ended attempts in each hour since 1970, by the keys of users, groups and
     queues with a limit of GPU-hours; a week of it."""
@@ -92,6 +96,18 @@ class ClusterRecord(Struct, omit_defaults=True):
     """Rules of notifications that users have added, by id."""
     last_notify_rule: int = 0
     """The id of the newest rule of notifications."""
+
+    def weight_of(self, user: str) -> tuple[float, str]:
+        """Return the weight of a user in fair share, and the key that it is from; empty: none.
+
+        Its own, else the largest of its groups.
+        """
+        key = user_key(user, self.uids.get(user))
+        if (own := self.shares.get(key)) is not None:
+            return own.weight, key
+        keys = (f"group:{gid}" for gid in self.groups.get(key, ()))
+        weights = [(self.shares[each].weight, each) for each in keys if each in self.shares]
+        return max(weights, default=(1.0, ""))
 
     def note_last(self, uid: int | None, first: int, count: int) -> None:
         """Note the newest submission, of all and of its user."""

@@ -49,10 +49,17 @@ def rank_restored(state: State, at: float) -> None:
             memory.next_rebalance = min(memory.next_rebalance, end)
 
 
+def fair_share_penalties(state: State, users: list[str], at: float) -> dict[str, float]:
+    """Return the fair-share penalties of these users by their usage and weights."""
+    if not state.record.shares:
+        return state.usage.user_penalties(users, at)
+    return state.usage.user_penalties(users, at, lambda user: state.record.weight_of(user)[0])
+
+
 def _refresh_fair_share(state: State, at: float) -> None:
     """Update the fair-share penalties of all users with pending or running jobs."""
     users = sorted({*state.pending.fair_share_users, *state.usage.current})
-    for user, penalty in state.usage.user_penalties(users, at).items():
+    for user, penalty in fair_share_penalties(state, users, at).items():
         if state.pending.user_penalties.get(user, 0.0) != penalty:
             state.pending.penalize_user(user, penalty)
             state.pending.request_planning()

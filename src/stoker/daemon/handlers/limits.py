@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from msgspec.structs import replace
@@ -71,7 +71,7 @@ def change(context: RequestContext, body: r.Limits, state: State, now: Instant) 
         if after.gpu_hours is not None and before.gpu_hours is None:
             used = gpu_time(context, state, subject, now.wall)
         if subject.type == "group":
-            events += _groups_of_users(context, state, now.wall)
+            events += context.groups_of_users(state, now.wall)
         events.append(LimitsSet(at=now.wall, subject=subject, limits=after, gpu_time=used))
 
     def reply(state: State) -> LimitsChange:
@@ -91,7 +91,8 @@ def find_subject(context: RequestContext, text: str) -> Subject:
         return Subject("queue", text.removeprefix(QUEUE_PREFIX))
     if context.identities is None:
         raise BadValue(
-            "This daemon serves one user, so limits are set for queues only, such as queue:default."
+            "This daemon serves one user, so there are no other users and groups to name; a queue"
+            " is written queue:default."
         )
     if text == EACH_USER:
         return Subject("user", EACH_USER)
@@ -176,11 +177,6 @@ def _amount(amount: int | None) -> str | None:
 
 
 # -- what is recorded with limits -----------------------------------------------------------
-
-
-def _groups_of_users(context: RequestContext, state: State, at: float) -> Iterator[Event]:
-    for uid in sorted({spec.uid for spec in state.specs.values() if spec.uid is not None}):
-        yield from context.group_events(uid, state, at)
 
 
 def gpu_time(

@@ -25,6 +25,7 @@ from stoker.daemon.handlers import (
     queues,
     reorder,
     reservations,
+    shares,
 )
 from stoker.daemon.http.auth import abort_connection
 from stoker.daemon.http.codec import (
@@ -74,6 +75,7 @@ from stoker.schema import queue as q
 from stoker.schema import requests as r
 from stoker.schema import reservations as rv
 from stoker.schema import session as w
+from stoker.schema import shares as sh
 from stoker.schema import sweep as s
 from stoker.schema import training as t
 from stoker.schema import usage as u
@@ -219,6 +221,8 @@ ROUTES = (
              r.Reserve),
     ApiRoute("DELETE", "/reservations/{name}", ADMIN, cluster.cancel_reservation,
              rv.ReservationCancelled),
+    ApiRoute("GET", "/shares", VIEW, cluster.list_shares, sh.ShareList),
+    ApiRoute("POST", "/shares", ADMIN, command(shares.change), sh.ShareChange, r.SetShare),
     ApiRoute("GET", "/policies", VIEW, cluster.list_policies, q.PolicyList),
     ApiRoute("GET", "/what-if", VIEW, what_if.what_if, dict[str, Any],
              query={"policy": str, "parameter": list, "add": list, "remove": list,

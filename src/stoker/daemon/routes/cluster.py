@@ -12,7 +12,7 @@ from starlette.requests import Request
 from stoker.core.state.state import State
 from stoker.daemon.context import reply_only
 from stoker.daemon.gpus.history import MAX_AGE_SECONDS
-from stoker.daemon.handlers import limits, nodes, policies, queries, queues, reservations
+from stoker.daemon.handlers import limits, nodes, policies, queries, queues, reservations, shares
 from stoker.daemon.http.codec import parse_number
 from stoker.daemon.nodes.registry import MAX_REFRESH_SECONDS
 from stoker.daemon.routes.bridge import RouteContext, signal_future
@@ -118,6 +118,11 @@ async def cancel_reservation(api: RouteContext, request: Request) -> Any:
     """Cancel an advance reservation."""
     name = request.path_params["name"]
     return await api.ask(partial(reservations.cancel, api.context, name))
+
+
+async def list_shares(api: RouteContext, request: Request) -> Any:
+    """Return the users of fair share, their weights, usage and penalties."""
+    return await api.ask(shares.show)
 
 
 async def list_policies(api: RouteContext, request: Request) -> Any:
