@@ -75,6 +75,7 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ),
     ("GET", "/v1/reservations", None),
     ("DELETE", "/v1/reservations/later", None),
+    ("GET", "/v1/export", None),
     ("GET", "/v1/usage?by=day", None),
     ("GET", "/v1/alarms", None),
     ("GET", "/v1/what-if?policy=fifo", None),
