@@ -115,6 +115,19 @@ def test_each_user_lists_own_jobs_and_on_request_those_of_others(
     assert users("--all-users") == {ana.name, ben.name}
     assert users("--user", ben.name) == {ben.name}
 
+    for user in (ana, ben):
+        system("cancel", "last", user=user)
+    ended = system.json("history", user=ana)["jobs"]
+    assert {job["user"] for job in ended} == {ana.name}
+    ended = system.json("history", "--all-users", user=ana)["jobs"]
+    assert {job["user"] for job in ended} == {ana.name, ben.name}
+
+
+def test_squeue_lists_the_jobs_of_all_users(machine: Machine, system: SystemCopy) -> None:
+    ana, ben = machine.ana, machine.ben
+    for user in (ana, ben):
+        system("submit", "--hold", "--", "true", user=user)
+
     def squeue(*options: str) -> set[str]:
         command = (machine.installation.python, "-P", "-m", "stoker.compat.slurm", "squeue")
         return set(system.copy.run(*command, "-h", "-o", "%u", *options, user=ana).stdout.split())

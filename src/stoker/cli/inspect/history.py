@@ -12,7 +12,13 @@ from stoker.cli.output import colour, table, times
 from stoker.cli.output.job_table import epochs_text, field_text, gpus_text
 from stoker.cli.output.table import Cell, Column
 from stoker.cli.session import connect_without_start, has_state
-from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
+from stoker.cli.session.listing import (
+    LIST_OPTIONS,
+    USER_OPTIONS,
+    chosen_user,
+    format_lines,
+    select_columns,
+)
 from stoker.client import fast_json
 from stoker.wire import JsonObject
 
@@ -21,11 +27,11 @@ OPTIONS = (
     Option("-S/--since/--starttime", "TIME", "only jobs that ended after TIME", key="since"),
     Option("-E/--until/--endtime", "TIME", "only jobs that ended before TIME", key="until"),
     Option("-s/--state", "LIST", "only these states: failed,timeout"),
-    Option("-u/--user", "NAME", "only jobs of this user"),
+    *USER_OPTIONS,
     Option("--name", "NAME", "only jobs with this name"),
     Option("-n/--limit", "N", "print at most the newest N jobs (100)", key="limit"),
     Option("--csv", None, "print CSV with all fields"),
-    Option("--acts", None, "with a daemon of all users: print what was changed, and by which user"),
+    Option("--acts", None, "system daemon: print what was changed, and by which user"),
     *LIST_OPTIONS,
     VERBOSE,
 )
@@ -103,7 +109,6 @@ def _request_history(args: Args) -> JsonObject:
     since, until = args.text("since"), args.text("until")
     filters = {
         "state": full_states(args.text("state")),
-        "user": args.text("user"),
         "name": args.text("name"),
         "since": times.iso(times.parse_time(since)) if since else None,
         "until": times.iso(times.parse_time(until)) if until else None,
@@ -111,7 +116,8 @@ def _request_history(args: Args) -> JsonObject:
     }
     if not has_state():
         return {"jobs": [], "more": 0}
-    return connect_without_start().history(args.words, **filters)
+    client = connect_without_start()
+    return client.history(args.words, user=chosen_user(client, args), **filters)
 
 
 def _table(views: list[JsonObject], verbose: bool) -> tuple[list[Column], list[list[str]]]:

@@ -12,9 +12,14 @@ from stoker.cli.options import VERBOSE, WATCH, Args, Option, parse
 from stoker.cli.output import colour, table, times
 from stoker.cli.output.job_table import counts_text, queue_table
 from stoker.cli.session import NOTHING_QUEUED, connect_without_start, has_state
-from stoker.cli.session.listing import LIST_OPTIONS, format_lines, select_columns
+from stoker.cli.session.listing import (
+    LIST_OPTIONS,
+    USER_OPTIONS,
+    chosen_user,
+    format_lines,
+    select_columns,
+)
 from stoker.client.client import Client
-from stoker.client.route import listed_user
 from stoker.wire import JsonObject
 
 USAGE = ("[queue] [OPTIONS] [JOB ...]",)
@@ -22,8 +27,7 @@ OPTIONS = (
     *LIST_OPTIONS,
     WATCH,
     Option("--state", "LIST", "only these states: pending,running,failed"),
-    Option("-u/--user", "NAME", "only jobs of this user"),
-    Option("--all-users", None, "jobs of all users of a system daemon, not only yours"),
+    *USER_OPTIONS,
     Option("-p/--queue/--partition", "NAME", "only jobs of this queue", key="queue"),
     Option("--limit", "N", "at most N jobs (1000; on a terminal 100)"),
     Option("-a/--all", None, "no limit"),
@@ -89,7 +93,7 @@ def _request_jobs(client: Client, args: Args) -> JsonObject:
     if args.flag("eta"):
         client.eta(limit=1)  # the list then has the new forecast
     reply = client.jobs(args.words, state=state, limit=limit, **_query(client, args))
-    user = _user(client, args)
+    user = chosen_user(client, args)
     if user is not None and reply.get("sweeps"):
         reply["sweeps"] = [sweep for sweep in reply["sweeps"] if sweep["user"] == user]
     cut = bool(reply.get("more")) and not any(is_failure(view) for view in reply["jobs"])
@@ -103,17 +107,10 @@ def _request_jobs(client: Client, args: Args) -> JsonObject:
     return reply
 
 
-def _user(client: Client, args: Args) -> str | None:
-    """Return the user whose jobs are listed; None: those that are named, or of all users."""
-    if args.text("user") is not None or args.words or args.flag("all_users"):
-        return args.text("user")
-    return listed_user(client.path)
-
-
 def _query(client: Client, args: Args) -> JsonObject:
     plain = args.text("format") is None and not args.flag("json_lines")
     return {
-        "user": _user(client, args),
+        "user": chosen_user(client, args),
         "queue": args.text("queue"),
         "tail": TAIL_LINES if plain else None,
         "fold": "1" if plain and _folds_sweeps(args) else None,

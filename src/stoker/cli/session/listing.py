@@ -6,7 +6,9 @@ from stoker.cli.options import Args, Option
 from stoker.cli.output.job_table import field_text
 from stoker.cli.output.table import Column
 from stoker.client import fast_json
+from stoker.client.client import Client
 from stoker.client.errors import UsageError
+from stoker.client.route import listed_user
 from stoker.wire import JsonObject
 
 LIST_OPTIONS = (
@@ -15,6 +17,19 @@ LIST_OPTIONS = (
     Option("-o/--columns", "LIST", "columns to print: label,name,state", key="columns"),
     Option("--no-header", None, "print no header line"),
 )
+
+
+USER_OPTIONS = (
+    Option("-u/--user", "NAME", "only jobs of this user"),
+    Option("--all-users", None, "jobs of all users of a system daemon, not only yours"),
+)
+
+
+def chosen_user(client: Client, args: Args) -> str | None:
+    """Return the user whose jobs are listed; None: those that are named, or of all users."""
+    if args.text("user") is not None or args.words or args.flag("all_users"):
+        return args.text("user")
+    return listed_user(client.path)
 
 
 def format_lines(args: Args, views: list[JsonObject]) -> list[str] | None:
