@@ -14,9 +14,12 @@ sys.path.insert(0, str(HERE.parent.parent))
 
 from core.scenario import Scenario, gpus, node  # noqa: E402
 from stoker.core import events as e  # noqa: E402
+from stoker.core.model.advance import AdvanceReservation  # noqa: E402
 from stoker.core.model.alarm import Alarm  # noqa: E402
 from stoker.core.model.dependency import Clause, Dependency  # noqa: E402
 from stoker.core.model.job import JobState, Score  # noqa: E402
+from stoker.core.model.limits import Limits, Subject  # noqa: E402
+from stoker.core.model.notification import NotifyRule, parse_condition  # noqa: E402
 from stoker.core.model.profile import EpochTime  # noqa: E402
 from stoker.core.model.resources import (  # noqa: E402
     DeviceAllocation,
@@ -123,6 +126,8 @@ def life() -> Scenario:
     sweeps(scenario)
     alarms(scenario)
     users(scenario)
+    limits(scenario)
+    notify_rules(scenario)
     restored(scenario)
     return scenario
 
@@ -343,6 +348,45 @@ def users(scenario: Scenario) -> None:
         e.Acted(at=scenario.now, uid=0, user="root", verb="POST /drain", jobs=((3, 5),), what="{}")
     )
     assert scenario.state.record.last_of(1007) == (sweep.id, 1)
+
+
+def limits(scenario: Scenario) -> None:
+    """Set limits, weights and reservations of a user, a group and a queue; end one reservation."""
+    now = scenario.now
+    ana, vision = Subject("user", "ana", 1007), Subject("group", "vision", 501)
+    night = Subject("queue", "night")
+    scenario.tell(e.GroupsRecorded(at=now, uid=1007, groups=(501, 1007), user="ana"))
+    scenario.tell(
+        e.LimitsSet(
+            at=now, subject=ana, limits=Limits(max_gpus=2000, gpu_hours=40.0, gpu_memory=48_000),
+            gpu_time={ana.key: {0: 3600.0}},
+        )
+    )  # fmt: skip
+    few = Limits(max_running=3, max_pending=9, max_job_gpus=1000, max_time=3600)
+    scenario.tell(e.LimitsSet(at=now, subject=vision, limits=few))
+    scenario.tell(e.LimitsSet(at=now, subject=night, limits=few))
+    scenario.tell(e.LimitsSet(at=now, subject=night))
+    scenario.tell(e.ShareSet(at=now, subject=vision, weight=3.0))
+    for name, cards, nodes in (("r1", ("box/0",), ()), ("r2", (), ("hall",))):
+        reservation = AdvanceReservation(
+            name, now + 1e6, now + 2e6, gpus=cards, nodes=nodes, subjects=(ana, night), user="ada",
+            created=now,
+        )  # fmt: skip
+        scenario.tell(e.ReservationMade(at=now, reservation=reservation))
+    scenario.tell(e.ReservationEnded(at=now, name="r2", cancelled=True))
+    job = scenario.submit(gpus(1), uid=1007, user="ana", queue="night", limit=60, priority=99)
+    assert scenario.state.limits.by_user
+    assert list(scenario.state.record.limits) == ["user:1007", "group:501"]
+    assert scenario.job(job).user == "ana"
+
+
+def notify_rules(scenario: Scenario) -> None:
+    """Add two rules of notifications, and remove one."""
+    for id in (1, 2):
+        condition, _ = parse_condition("gpu free")
+        rule = NotifyRule(id=id, target="lab", when="gpu free", condition=condition, user="ana")
+        scenario.tell(e.NotifyRuleAdded(at=scenario.now, rule=rule))
+    scenario.tell(e.NotifyRuleRemoved(at=scenario.now, id=1))
 
 
 def main(name: str) -> None:
