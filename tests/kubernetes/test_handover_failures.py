@@ -276,6 +276,39 @@ def test_a_user_with_these_rights_alone_can_hand_over(
         cluster.revoke()
 
 
+def test_a_token_that_expired_is_reported_and_a_new_one_is_used(
+    make: Make, tmp_path: Path, kubelet_node: KubeletNode
+) -> None:
+    own = tmp_path / "kubeconfig"
+    valid = kubelet_node.cluster.kubeconfig.read_text()
+    own.write_text(valid)
+    bench = make(kubeconfig=own)
+    bench.executor.start(bench.script(FIRST, "echo 1 >>$HOME/ran; sleep 3; exit 3"))
+    bench.until(lambda: bench.of(FIRST, e.ProcessStarted))
+    own.write_text(valid.replace(kubelet_node.cluster.token, "expired"))
+    os.kill(bench.helper(), signal.SIGKILL)
+    bench.until(lambda: any("Unauthorized" in why for why in bench.sink.downs))
+    own.write_text(valid)
+    assert bench.exit(FIRST).code == 3
+    assert (bench.home / "ran").read_text() == "1\n"
+
+
+def test_two_daemons_do_not_touch_the_pods_of_each_other(make: Make, tmp_path: Path) -> None:
+    bench = make()
+    (tmp_path / "other").mkdir()
+    other = HandoverBench(tmp_path / "other", bench.cluster)
+    try:
+        for each, code in ((bench, 3), (other, 4)):
+            each.executor.start(each.script(FIRST, f"sleep 2; exit {code}"))
+        bench.until(lambda: bench.of(FIRST, e.ProcessStarted))
+        bench.restart(FIRST)
+        assert other.exit(FIRST).code == 4
+        assert bench.exit(FIRST).code == 3
+        assert other.sink.downs == []
+    finally:
+        other.stop()
+
+
 def test_a_user_without_rights_is_told_so(
     tmp_path: Path, kubernetes_cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

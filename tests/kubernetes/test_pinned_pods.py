@@ -107,6 +107,15 @@ class Lab:
 
         until(has_arrived, WAIT_SECONDS)
 
+    def uses(self, memory: int) -> None:
+        """Let the driver in the pilot say that the memory of its GPU is used."""
+        tables = self.base / "used"
+        tables.mkdir()
+        write_gpus(tables, [{"uuid": self.uuids[0], "memory.used": memory}], [])
+        name = self.pilot()["metadata"]["name"]
+        text = (tables / "gpus").read_text()
+        self.node.cluster.kubectl("exec", name, "--", "sh", "-c", f"printf %s '{text}' >/usr/gpus")
+
     def epochs_done(self, job: str) -> int:
         return int(self.box.job(job)["training"]["epochs_done"])
 
@@ -152,6 +161,23 @@ def test_two_programs_share_a_gpu_by_memory_and_survive_the_daemon(lab: Lab) -> 
         assert "trained 0 1 \n" in lab.outputs(job)
     until(lambda: not lab.pods(), WAIT_SECONDS)
     lab.pilot()
+
+
+def test_a_program_shares_by_the_memory_that_was_measured(lab: Lab) -> None:
+    lab.add()
+    job = lab.run("--max_epochs", "3")
+    says(lab.box, int(job), "begins 0")
+    other = lab.run("--estimated_memory", "6000", "--max_epochs", "1")
+    assert lab.box.job(other)["state"] == "PENDING"
+    lab.uses(5000)
+    until(lambda: lab.box.job(job)["training"]["memory_peak"] == 5000, WAIT_SECONDS)
+    lab.end_epochs(job, 0)
+    says(lab.box, int(other), "begins 0")
+    assert lab.box.job(job)["state"] == "RUNNING"
+    lab.end_epochs(job, 1, 2)
+    lab.end_epochs(other, 0)
+    for each in (job, other):
+        lab.end(each)
 
 
 def test_a_higher_priority_preempts_at_the_next_epoch(lab: Lab) -> None:

@@ -101,8 +101,19 @@ def test_a_cut_is_reported_and_lists_again(
 
 def test_a_list_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_watch, "FIRST_DELAY_SECONDS", 0.0)
-    api = ScriptedApi([ApiError(401, "who is there"), listing(5)], [])
-    assert run(api) == [("failed", "who is there"), ("listed", [])]
+    api = ScriptedApi([ApiError(403, "not you"), listing(5)], [])
+    assert run(api) == [("failed", "not you"), ("listed", [])]
+
+
+def test_a_watch_ends_when_its_credentials_are_not_accepted() -> None:
+    reported: list[tuple[str, Any]] = []
+    watch = PodWatch(
+        ScriptedApi([ApiError(401, "Unauthorized")], []), "/pods", "a=b",
+        lambda kind, what: reported.append((kind, what)),
+    )  # fmt: skip
+    with pytest.raises(ApiError):
+        asyncio.run(watch.run())
+    assert reported == [("failed", "Unauthorized")]
 
 
 def test_a_silent_server_is_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from stoker.executors.kubernetes.api.pods import GONE, Pod, PodList, Status, WatchEvent
 
+UNAUTHORIZED = 401
 PAGE_SIZE = 500
 WATCH_SECONDS = 300
 """Time after which the server ends a watch."""
@@ -47,7 +48,7 @@ class PodWatch:
         self.api, self.path, self.selector, self.report = api, path, selector, report
 
     async def run(self) -> None:
-        """Follow them for ever."""
+        """Follow them until the server does not accept the credentials any more."""
         delay = FIRST_DELAY_SECONDS
         while True:
             try:
@@ -59,6 +60,8 @@ class PodWatch:
                 if error.status == GONE:
                     continue
                 self.report("failed", str(error))
+                if error.status == UNAUTHORIZED:
+                    raise  # a new process reads the credentials again
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, MAX_DELAY_SECONDS)
 
