@@ -32,7 +32,12 @@ def test_twenty_pages_are_live_again_after_the_daemon_was_killed(
     box.crash()
     for visitor in visitors:
         visitor.shows("stale since")
+    for at, path in enumerate(("j/1", "h", "p")):
+        visitors[at].open(path)
+        visitors[at].shows("The daemon does not answer.")
     box.up()
+    for visitor, text in zip(visitors[:3], ("Details", "Ended jobs", "Outlook"), strict=True):
+        visitor.shows(text)
     for visitor in visitors:
         expect(visitor.page.locator(".link.live")).to_be_visible()
     late = box.submit("--gpus", "1", "--name", "late", "echo ready; exec sleep 300")

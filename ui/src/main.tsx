@@ -5,7 +5,7 @@ import { render, type ComponentType } from "preact";
 import { useEffect } from "preact/hooks";
 import { listenToKeys } from "./keys";
 import { post } from "./net/api";
-import { connect, isStale, link } from "./net/live";
+import { connect, isLive, isStale, link } from "./net/live";
 import { Job } from "./pages/job";
 import { Machines } from "./pages/machines";
 import { Overview } from "./pages/overview";
@@ -17,22 +17,25 @@ import { Empty } from "./widgets/plain";
 import { Help, Notices, Question, Rail, SignedOut, updateTitle } from "./widgets/frame";
 import "./style.css";
 
-/** Pages that are opened now and then are loaded when they are opened. */
+/** Pages that are opened now and then, loaded when they are opened or the page has been there for a moment. */
 const LATER: Record<string, () => Promise<ComponentType>> = {
   h: async () => (await import("./pages/history")).History,
   p: async () => (await import("./pages/plan")).Plan,
   settings: async () => (await import("./pages/settings")).Settings,
 };
+const LATER_SECONDS = 3;
 const later = signal<Record<string, ComponentType | null>>({});
+
+function load(page: string): void {
+  const set = (made: ComponentType | null) => (later.value = { ...later.peek(), [page]: made });
+  if (!later.peek()[page]) LATER[page]!().then(set, () => set(null));
+}
 
 function Later({ page }: { page: string }) {
   const Loaded = later.value[page];
-  useEffect(() => {
-    if (Loaded) return;
-    LATER[page]!().then((made) => (later.value = { ...later.peek(), [page]: made }), () => (later.value = { ...later.peek(), [page]: null }));
-  }, [page]);
+  useEffect(() => load(page), [page, isLive.value]);
   if (Loaded) return <Loaded />;
-  return <Empty>{Loaded === null ? "The page cannot be loaded. Load it again." : "Loading …"}</Empty>;
+  return <Empty>{isStale.value ? "The daemon does not answer." : Loaded === null ? "The page cannot be loaded. Load it again." : "Loading …"}</Empty>;
 }
 
 function Page() {
@@ -81,3 +84,5 @@ render(<App />, document.getElementById("app")!);
 effect(updateTitle);
 listenToKeys();
 void opening.then(connect);
+// A daemon that does not answer later has no files, either.
+window.setTimeout(() => Object.keys(LATER).forEach(load), 1000 * LATER_SECONDS);

@@ -71,6 +71,7 @@ export const ended = signal<JobView[] | null>(null);
 
 export const mayAct = computed(() => !!hello.value && !hello.value.read_only && hello.value.rights.includes("act"));
 export const isStale = computed(() => link.value.state === "lost");
+export const isLive = computed(() => link.value.state === "live");
 
 let clockOffset = 0;
 /** By the clock that does not jump. */

@@ -6,7 +6,7 @@ import type { History as HistoryReply, JobView, UsageGroup, UsageSummary } from 
 import { count, duration, figure, memory, safe, unix } from "../core/format";
 import { csv, roundUp, stack, type Stack } from "../core/usage";
 import { get, withQuery } from "../net/api";
-import { minute } from "../net/live";
+import { isLive, minute } from "../net/live";
 import { paint } from "../palette";
 import { parameter, setParameters } from "../route";
 import { At, JobLink } from "../widgets/bits";
@@ -53,7 +53,7 @@ export function History() {
     };
     load().catch((error: Error) => error.name !== "AbortError" && (problem.value = error.message));
     return () => abort.abort();
-  }, [by, length, user, queue]);
+  }, [by, length, user, queue, isLive.value]);
   const found = loaded.value;
   return (
     <>
@@ -226,7 +226,7 @@ function Jobs({ length, user, queue }: { length: number; user: string; queue: st
     };
     load().catch(() => {});
     return () => abort.abort();
-  }, [length, user, queue, state, name]);
+  }, [length, user, queue, state, name, isLive.value]);
   return (
     <Panel title="Ended jobs" more={
       <>

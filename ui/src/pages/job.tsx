@@ -9,8 +9,8 @@ import { count, duration, exact, figure, memory, plural, safe, unix } from "../c
 import { groupOf } from "../core/states";
 import { editPriority, keysOf } from "../keys";
 import { ApiError, get, withQuery } from "../net/api";
-import { link, mayAct, now, table, version } from "../net/live";
-import { go, route } from "../route";
+import { isStale, link, mayAct, now, table, version } from "../net/live";
+import { go, jobPath, route } from "../route";
 import { At, Estimate } from "../widgets/bits";
 import { Empty, Name, Progress, StateChip } from "../widgets/plain";
 import { Swatch } from "../widgets/strip";
@@ -57,7 +57,7 @@ export function Job() {
   }, [selector, changes]);
   shown = job.value;
   if (problem.value) return <Empty>{problem.value} <a href="#/q">Queue</a></Empty>;
-  if (!job.value) return <Empty>Loading job {safe(selector, 40)} …</Empty>;
+  if (!job.value) return <Empty>{isStale.value ? "The daemon does not answer." : `Loading job ${safe(selector, 40)} …`}</Empty>;
   return <Loaded job={job.value} />;
 }
 
@@ -207,6 +207,11 @@ function Attempts({ job }: { job: JobView }) {
   );
 }
 
+/** A dependency such as `afterok:12:13_1`, with links to its jobs. */
+function linked(text: string): preact.ComponentChildren {
+  return text ? safe(text, 200).split(/(?<=:)(\d+(?:_\d+)?)/).map((part, at) => (at % 2 ? <a key={at} href={jobPath(part)}>{part}</a> : part)) : "";
+}
+
 async function copy(text: string): Promise<void> {
   try {
     await navigator.clipboard.writeText(text);
@@ -233,7 +238,7 @@ function Details({ job }: { job: JobView }) {
     ["Priority", job.priority ? String(job.priority) : ""],
     ["Labels", job.labels.map((label) => safe(label, 40)).join(", ")],
     ["Comment", safe(job.comment ?? "", 300)],
-    ["Depends on", safe(job.depends ?? "", 200)],
+    ["Depends on", linked(job.depends ?? "")],
     ["Part of", job.sweep ? <a href={`#/s/${job.sweep}`}>sweep {job.sweep}</a> : job.array ? <a href={`#/q?f=sweep:${job.array.id}`}>array {job.array.id}</a> : ""],
     ["Parameters", job.params ? Object.entries(job.params).map(([name, value]) => `${safe(name, 40)}=${safe(String(value), 40)}`).join("  ") : ""],
     ["Time limit", job.time_limit ? duration(job.time_limit) : ""],

@@ -8,7 +8,7 @@ import { bytes, count, exact, safe } from "../core/format";
 import { groupOf } from "../core/states";
 import { visibleWindow } from "../core/virtual";
 import { ApiError, open, withQuery } from "../net/api";
-import { link } from "../net/live";
+import { isLive } from "../net/live";
 
 const ROW = 18;
 const FIRST_LINES = 3000;
@@ -43,7 +43,7 @@ export function Log({ job }: { job: JobView }) {
   const hit = useSignal(-1);
   const box = useRef<HTMLDivElement>(null);
   const isPending = groupOf(job.state) === "pending" && job.attempts.length === 0;
-  const isLinked = link.value.state === "live";
+  const isLinked = isLive.value;
 
   useEffect(() => {
     if (!isLinked) return;

@@ -7,7 +7,7 @@ import { clock, count, duration, figure, plural, quoted, safe, unix } from "../c
 import { groupOf } from "../core/states";
 import { axisOf, barOf, ticks, type Timeline } from "../core/timeline";
 import { ApiError, get, withQuery } from "../net/api";
-import { loaded, minute, version } from "../net/live";
+import { isLive, loaded, minute, version } from "../net/live";
 import { zone } from "../prefs";
 import { At, JobLink } from "../widgets/bits";
 import { Empty, Name, Panel } from "../widgets/plain";
@@ -35,7 +35,7 @@ export function Plan() {
     get<PolicyList>("policies", abort.signal).then((reply) => (policies.value = reply), () => {});
     const timer = window.setInterval(load, REFRESH_SECONDS * 1000);
     return () => (abort.abort(), window.clearInterval(timer));
-  }, []);
+  }, [isLive.value]);
   return (
     <>
       <h1 class="hidden">Plan</h1>
