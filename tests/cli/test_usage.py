@@ -62,6 +62,9 @@ def test_the_line_of_a_job() -> None:
         "42 done: 1:12:00 on 0.5 GPUs = 0.6 GPU-h"
     )
     assert usage_line("42", total(gpu_seconds=30.0)) is None
+    assert usage_line("42", total(gpu_seconds=4320.0 * 128, energy_joules=None), 1) == (
+        "42 failed: 1:12:00 on 128 GPUs = 154 GPU-h, 83 % busy"
+    )
 
 
 def test_wait_ends_with_the_line_on_a_terminal_only(fake: FakeDaemon, stoker: Run) -> None:

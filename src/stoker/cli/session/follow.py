@@ -54,7 +54,8 @@ def report_usage(client: Client, views: list[JsonObject]) -> None:
     from stoker.client.errors import StokerError
 
     try:
-        line = usage_line(views[0]["label"], client.usage(str(views[0]["id"])))
+        view = views[0]
+        line = usage_line(view["label"], client.usage(str(view["id"])), view["result"])
     except StokerError:
         return
     if line is not None:

@@ -128,6 +128,11 @@ def short_number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:.0f}"
 
 
+def two_digits(value: float) -> str:
+    """Write a number with two digits where they matter: `0.028`, `2.4`, `42`, `1240`."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
+
+
 _TIMES = {
     "midnight": (0, 0, 0), "noon": (12, 0, 0), "elevenses": (11, 0, 0), "fika": (15, 0, 0),
     "teatime": (16, 0, 0),

@@ -8,7 +8,7 @@ from stoker.core.model.alarm import CANCEL, PREEMPT, RETRY, Alarm
 from stoker.core.model.job import FAILED_STATES, NO_USAGE, GpuUsage, Job, JobState
 from stoker.core.model.spec import Spec
 from stoker.core.model.sweep import CANCELLED, DONE, FAILED, STOPPED, Sweep
-from stoker.core.model.units import approximate_duration
+from stoker.core.model.units import approximate_duration, two_digits
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
 from stoker.daemon.notifications.message import Message
@@ -202,11 +202,11 @@ def _time_line(job: Job) -> str:
 def _usage_parts(usage: GpuUsage) -> list[str]:
     if usage.held < 60:
         return []
-    parts = [f"{usage.held / 3600:.3g} GPU-h"]
+    parts = [f"{two_digits(usage.held / 3600)} GPU-h"]
     if usage.measured:
         parts.append(f"{100 * usage.busy / usage.measured:.0f} % busy")
     if usage.energy >= 3.6e4:
-        parts.append(f"{usage.energy / 3.6e6:.2g} kWh")
+        parts.append(f"{two_digits(usage.energy / 3.6e6)} kWh")
     return parts
 
 
