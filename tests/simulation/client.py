@@ -17,7 +17,15 @@ from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.handlers import drain as devices_handlers
 from stoker.daemon.handlers import edit as edit_handlers
-from stoker.daemon.handlers import job_actions, nodes, policies, queues, reorder
+from stoker.daemon.handlers import (
+    job_actions,
+    limits,
+    nodes,
+    policies,
+    queues,
+    reorder,
+    reservations,
+)
 from stoker.daemon.submission.submit import submit_jobs
 from stoker.daemon.sweeps import queries
 from stoker.daemon.sweeps.controller import AddTrials, SweepController
@@ -190,6 +198,24 @@ def define_queue(name: str, **limits: Any) -> MakeHandler:
     """Make or change a named queue."""
     body = r.Queue(name, **limits)
     return lambda context: partial(queues.define_queue, context, body)
+
+
+def set_limits(queue: str, **given: Any) -> MakeHandler:
+    """Set limits of a queue; without any, remove all."""
+    body = r.Limits(subject=f"queue:{queue}", clear=not given, **given)
+    return lambda context: partial(limits.change, context, body)
+
+
+def reserve(devices: list[str], begin: str, duration: str, *queues: str) -> MakeHandler:
+    """Reserve GPUs for the jobs of queues."""
+    subjects = [f"queue:{queue}" for queue in queues]
+    body = r.Reserve(begin=begin, duration=duration, devices=devices, subjects=subjects)
+    return lambda context: partial(reservations.make, context, body)
+
+
+def cancel_reservation(name: str) -> MakeHandler:
+    """Give the devices of a reservation to all jobs again."""
+    return lambda context: partial(reservations.cancel, context, name)
 
 
 def delete_queue(name: str) -> MakeHandler:

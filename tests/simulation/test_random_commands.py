@@ -236,6 +236,29 @@ class AnyCourse(RuleBasedStateMachine):
         parameters = {key: value for key, value in given.items() if value is not None}
         self.box.do(ask.choose_policy(name, queue, **parameters))
 
+    @rule(
+        queue=st.sampled_from(["default", "default", "narrow", "strict"]),
+        name=st.sampled_from(["max_running", "max_gpus", "gpu_hours", "gpu_memory", None]),
+        value=st.sampled_from(["0", "1", "2", "24G"]),
+    )
+    def set_limits(self, queue, name, value):
+        is_size = value.endswith("G")
+        if name is None or is_size == (name == "gpu_memory"):
+            self.box.do(ask.set_limits(queue, **({name: value} if name else {})))
+
+    @rule(
+        device=st.sampled_from(["0", "1", "2"]),
+        begin=st.sampled_from(["now", "now+20", "now+100"]),
+        duration=st.sampled_from(["15s", "2m", "1d"]),
+        queue=st.sampled_from([(), ("narrow",), ("default",)]),
+    )
+    def reserve(self, device, begin, duration, queue):
+        self.box.do(ask.reserve([device], begin, duration, *queue))
+
+    @rule(number=st.integers(1, 3))
+    def cancel_reservation(self, number):
+        self.box.do(ask.cancel_reservation(f"r{number}"))
+
     # -- time and mishaps ---------------------------------------------------------------
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 7.0, 30.0, 120.0]))
@@ -282,6 +305,10 @@ class AnyCourse(RuleBasedStateMachine):
         box = self.box
         box.driver.rejoin(machine(3))
         box.do(ask.undrain(*DEVICES))
+        for queue in ("default", "narrow", "strict"):
+            box.do(ask.set_limits(queue))
+        for name in list(box.state.record.reservations):
+            box.do(ask.cancel_reservation(name))
         box.do(ask.define_queue("narrow", max_running=1))
         box.do(ask.define_queue("strict", strict=True))
         box.do(ask.define_queue("own", strict=True, resources=DISKS))
