@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,22 @@ def what_if_reply(stoker: Run, *args: object) -> dict[str, Any]:
 
 def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {job["name"]: job for job in found["today"]}
+
+
+def test_limits_and_reservations_hold_in_the_simulation(lab: Run) -> None:
+    lab("reserve", "--devices", "0", "--from", "now+30minutes", "--for", "5h", check=True)
+    lab("limit", "queue:default", "--max-running", "2", check=True)
+    with_reservation = by_name(what_if_reply(lab, "--add", "gpus=2"))
+    wide, first = (with_reservation[name]["before"] for name in ("wide", "first"))
+    assert seconds_until(wide["starts_at"]) > 4 * 3600
+    assert seconds_until(first["starts_at"]) < 3600
+    after = [with_reservation[name]["after"]["starts_at"] for name in ("first", "second")]
+    assert min(map(seconds_until, after)) > 0
+
+
+def seconds_until(text: str) -> float:
+    """Return the seconds from now to a time of the reply."""
+    return datetime.fromisoformat(text).timestamp() - datetime.now(UTC).timestamp()
 
 
 def test_the_shift_of_each_job_is_listed(lab: Run) -> None:

@@ -87,6 +87,8 @@ def _read_state(days: float, priorities: list[str], removals: list[str]) -> str:
         "gpus": client.gpus()["gpus"],
         "queues": client.queues()["queues"],
         "policies": client.policies()["queues"],
+        "limits": client.limits()["limits"],
+        "reservations": client.reservations()["reservations"],
     })  # fmt: skip
 
 

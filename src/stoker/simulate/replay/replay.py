@@ -108,7 +108,7 @@ class Replay:
                 for event in self.profiles.profile_events(self.assumptions.restart_seconds):
                     self._apply(event)
         jobs, timers, index = self.workload.jobs, self.timers, 0
-        while index < len(jobs) or timers:
+        while index < len(jobs) or timers or (self.runs and self.state.record.reservations):
             self.now = now = self._next_event_time(
                 jobs[index].submit_time if index < len(jobs) else inf
             )

@@ -8,8 +8,10 @@ from msgspec import Struct
 from stoker.core.model.units import BadValue
 from stoker.schema.gpu import GpuView
 from stoker.schema.job import JobView
+from stoker.schema.limits import LimitsView
 from stoker.schema.node import NodeView
 from stoker.schema.queue import QueuePolicy, QueueView
+from stoker.schema.reservations import ReservationView
 
 
 class WhatIfInput(Struct):
@@ -23,6 +25,8 @@ class WhatIfInput(Struct):
     gpus: list[GpuView]
     queues: list[QueueView]
     policies: list[QueuePolicy]
+    limits: list[LimitsView] = []
+    reservations: list[ReservationView] = []
     meant: dict[str, list[int]] = {}
     """The jobs that each selector on the command line names."""
 

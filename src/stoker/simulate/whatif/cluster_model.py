@@ -7,7 +7,7 @@ from math import ceil
 import msgspec
 from msgspec import Struct
 
-from stoker.core.events import QueueDefined
+from stoker.core.events import LimitsSet, QueueDefined, ReservationMade
 from stoker.core.model.dependency import Dependency, parse_dependency
 from stoker.core.model.resources import (
     CPU,
@@ -34,6 +34,7 @@ from stoker.simulate.traces.stoker_jobs import (
     unfinished_note,
 )
 from stoker.simulate.whatif.api_views import WhatIfInput
+from stoker.simulate.whatif.restrictions import limits, reservations
 from stoker.simulate.workload import TraceJob
 
 PENDING, SUSPENDED = "PENDING", "SUSPENDED"
@@ -65,6 +66,8 @@ class ClusterModel(Struct, kw_only=True):
     nodes: list[NodeFacts]
     queues: list[QueueDefined]
     policies: dict[str, tuple[str, dict[str, float]]]
+    restrictions: list[LimitsSet | ReservationMade] = []
+    """Limits and advance reservations, in seconds from now."""
 
 
 def cluster_from_input(whatif_input: WhatIfInput) -> ClusterModel:
@@ -82,7 +85,10 @@ def cluster_from_input(whatif_input: WhatIfInput) -> ClusterModel:
         for view in whatif_input.policies
         if view.own or view.queue == "*"
     }
-    return ClusterModel(nodes=_nodes_from_input(whatif_input), queues=queues, policies=policies)
+    return ClusterModel(
+        nodes=_nodes_from_input(whatif_input), queues=queues, policies=policies,
+        restrictions=[*limits(whatif_input), *reservations(whatif_input)],
+    )  # fmt: skip
 
 
 def _nodes_from_input(whatif_input: WhatIfInput) -> list[NodeFacts]:

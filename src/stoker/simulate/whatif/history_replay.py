@@ -136,6 +136,8 @@ class QueueReplay(HistoryReplay):
 
     def __init__(self, jobs: list[RecordedJob], cluster: ClusterModel) -> None:
         super().__init__("today", [], cluster)
+        for event in cluster.restrictions:
+            apply(self.state, event)
         devices = {(node.name, type, device.name)
                 for node in cluster.nodes for type, devices_of_type in node.types.items()
                 for device in devices_of_type}  # fmt: skip
