@@ -227,6 +227,8 @@ def own_queue(machine: Machine, stopped: SystemCopy) -> Iterator[Path]:
            "echo $A >> marks/second")  # fmt: skip
     submit("-J", "array", "--array", "1-3%1", "--begin", "now+1hours", "--",
            "echo x >> marks/array-$STOKER_ARRAY_INDEX")  # fmt: skip
+    sweep = ("sweep", "--hold", "-J", "sweep", "--param", "lr=7,8")
+    stopped(*sweep, "sh", "-c", "echo x >> marks/sweep-{lr}", user=ana, env=OWN)
     try:
         yield marks
     finally:
@@ -247,6 +249,7 @@ def run_moved_jobs(system: SystemCopy, user: User) -> dict[str, Any]:
 def assert_each_ran_once(marks: Path) -> None:
     expected = {"held": "x\n", "first": "x\n", "second": "b c\n"}
     expected |= {f"array-{index}": "x\n" for index in (1, 2, 3)}
+    expected |= {f"sweep-{rate}": "x\n" for rate in (7, 8)}
     found = {path.name: path.read_text() for path in marks.iterdir() if path.name != "go"}
     assert found == {**expected, **({"after-run": "x\n"} if "after-run" in found else {})}
 
@@ -258,7 +261,7 @@ def test_a_queue_is_moved_and_what_runs_ends_where_it_is(
     stopped.start()
     before = stopped.json("system", "adopt", "--dry-run", user=ana)
     done = stopped.json("system", "adopt", user=ana)
-    assert list(done["moved"]) == before["move"] == ["4", "6", "3", "5"]
+    assert list(done["moved"]) == before["move"] == ["4", "6", "3", "5", "9"]
     assert {job["label"] for job in done["kept"]} == {"1", "2"}
     assert done["problems"] == []
     views = {view["name"]: view for view in stopped.json("queue", user=ana)["jobs"]}

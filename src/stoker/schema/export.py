@@ -16,7 +16,7 @@ class ExportedClause(Struct, kw_only=True):
 
 
 class ExportedJobs(Struct, kw_only=True):
-    """Jobs that one submission makes again, in its order; it holds them."""
+    """Jobs, or a sweep, that one submission makes again, in its order; it holds them."""
 
     ids: list[int]
     unheld: list[int]
@@ -24,12 +24,14 @@ class ExportedJobs(Struct, kw_only=True):
     label: str
     submission: dict[str, Any]
     clauses: list[ExportedClause] = []
+    sweep: bool = False
+    """Whether it is a sweep, for `POST /sweeps`: then `ids` has its id only."""
     any: bool = False
     """Whether one of the clauses is enough."""
 
 
 class KeptJob(Struct, kw_only=True):
-    """An unfinished job that must end where it is."""
+    """An unfinished job or sweep that must end where it is."""
 
     id: int
     label: str

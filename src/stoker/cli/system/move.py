@@ -25,12 +25,12 @@ class Plan:
 
     def __init__(self) -> None:
         self.path = os.path.join(places.state_dir(), "adopt.json")
-        self.held: list[int] = []
-        """Jobs that are held for the move, not by their user."""
+        self.held: list[str] = []
+        """Selectors of jobs that are held for the move, not by their user."""
         self.jobs: list[JsonObject] | None = None
         """Submissions with their keys; None: they are not exported yet."""
-        self.unwanted: list[int] = []
-        """Copies that are to be cancelled, because their jobs stay here."""
+        self.unwanted: list[str] = []
+        """Selectors of copies that are to be cancelled, because their jobs stay here."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 content = json.load(file)
@@ -73,7 +73,7 @@ class Move:
 
     def _make_plan(self) -> None:
         waiting = self.own.export(unheld=True)["jobs"]
-        free = [int(id) for each in waiting for id in each["unheld"]]
+        free = [_selector(each, id) for each in waiting for id in each["unheld"]]
         self.plan.held = sorted({*self.plan.held, *free})
         self.plan.write()
         for part in _parts(self.plan.held):
@@ -122,7 +122,10 @@ class Move:
             wanted = rest
         if len(wanted) < len(self.plan.jobs):
             kept = {id for each in wanted for id in each["ids"]}
-            self.plan.unwanted += [copy for id, copy in copies.items() if id not in kept]
+            self.plan.unwanted += [
+                _selector(each, copies[id])
+                for each in self.plan.jobs for id in each["ids"] if id in copies and id not in kept
+            ]  # fmt: skip
             self.plan.jobs = wanted
             # Before they are cancelled: a key that was used returns the cancelled copies again.
             self.plan.write()
@@ -132,14 +135,16 @@ class Move:
     def _replace_by(self, exported: JsonObject, copies: dict[int, int]) -> None:
         """Cancel jobs here, and let their copies start."""
         ids = [int(id) for id in exported["ids"]]
-        gone = _cancel_waiting(self.own, ids)
-        if started := [copies[id] for id in ids if id not in gone]:
+        sweep = bool(exported["sweep"])
+        gone = _end_sweep(self.own, ids[0]) if sweep else _cancel_waiting(self.own, ids)
+        if started := [_selector(exported, copies[id]) for id in ids if id not in gone]:
             for part in _parts(started):
                 self.system.cancel(part)
             count = output.counted(len(started), "job")
             self.problems.append(f"{exported['label']}: {count} stayed, released by a command")
         held = set(self.plan.held)
-        _release(self.system, [copies[id] for id in ids if id in gone and id in held])
+        free = [id for id in ids if id in gone and _selector(exported, id) in held]
+        _release(self.system, [_selector(exported, copies[id]) for id in free])
         if gone:
             self.moved[str(exported["label"])] = str(exported["there"])
 
@@ -214,34 +219,53 @@ def _with_dependency(exported: JsonObject, copies: dict[int, int]) -> JsonObject
 
 
 def _submit(system: Client, submission: JsonObject) -> JsonObject:
-    """Submit jobs; with the usual priority if the user may not give theirs."""
+    """Submit jobs or a sweep; with the usual priority if the user may not give theirs."""
+    is_sweep = "definition" in submission
     try:
-        return system.submit(submission)
+        reply = system.sweep(submission) if is_sweep else system.submit(submission)
     except PermissionDenied:
         options = dict(submission["options"])
         if options.pop("priority", None) is None:
             raise
-        return system.submit({**submission, "options": options})
+        return _submit(system, {**submission, "options": options})
+    return {**reply, "first": reply["sweep"]} if is_sweep else reply
+
+
+def _end_sweep(own: Client, id: int) -> set[int]:
+    """Cancel a sweep that has not begun; return its id if no trial can ever start here."""
+
+    def has_begun() -> bool:
+        return any(each["attempt"] or each["started_at"]
+                   for each in own.get_sweep(str(id))["trials"])  # fmt: skip
+
+    if not has_begun():
+        own.cancel([str(id)])
+    return set() if has_begun() else {id}
 
 
 def _cancel_waiting(own: Client, ids: list[int]) -> set[int]:
     """Cancel those of the jobs that wait; return which can never start here again."""
-    for part in _parts(ids):
+    parts = _parts([f"{id}-{id}" for id in ids])
+    for part in parts:
         own.act("cancel", part, only="waiting")
     return {
         int(job["id"])
-        for part in _parts(ids)
+        for part in parts
         for job in own.history(part, limit=len(part))["jobs"]
         if job["state"] == "CANCELLED" and not job["attempt"]
     }
 
 
-def _release(client: Client, ids: list[int]) -> None:
-    for part in _parts(ids):
+def _selector(exported: JsonObject, id: int) -> str:
+    """Return a selector of exactly this job (`5` would be all of array 5), or of this sweep."""
+    return str(id) if exported["sweep"] else f"{id}-{id}"
+
+
+def _release(client: Client, selectors: list[str]) -> None:
+    for part in _parts(selectors):
         client.release(part)
 
 
-def _parts(ids: list[int]) -> list[list[str]]:
-    """Return selectors of exactly these jobs: `5` would be all of array 5."""
-    words = [f"{id}-{id}" for id in ids]
-    return [words[i : i + IDS_PER_REQUEST] for i in range(0, len(words), IDS_PER_REQUEST)]
+def _parts(selectors: list[str]) -> list[list[str]]:
+    starts = range(0, len(selectors), IDS_PER_REQUEST)
+    return [selectors[start : start + IDS_PER_REQUEST] for start in starts]

@@ -1,7 +1,7 @@
 """Options that a spec was made of, for another daemon: the reverse of `parse_options`.
 
 Not every spec has options that make exactly the same one, so the result is parsed and compared
-before it is used (`daemon/submission/export.py`).
+before it is used (`daemon/handlers/export.py`).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from stoker.core.state.state import State
 from stoker.daemon import listen_address, settings
 from stoker.daemon.context import reply_only
 from stoker.daemon.handlers import job_actions, nodes, policies, queries
+from stoker.daemon.handlers.export import export_jobs
 from stoker.daemon.http import credentials
 from stoker.daemon.http.auth import tcp_auth
 from stoker.daemon.http.codec import is_set
@@ -22,7 +23,6 @@ from stoker.daemon.http.permission import session_of
 from stoker.daemon.nodes.local_node import build_node_facts
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.runtime.command_queue import QueuedCommand
-from stoker.daemon.submission.export import export_jobs
 from stoker.daemon.views.format import iso
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.probes.gpu_reading import Reading

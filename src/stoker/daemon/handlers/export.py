@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from stoker.core.model.dependency import DependencyStatus
 from stoker.core.model.job import Job, JobState
 from stoker.core.model.spec import Spec, default_name
+from stoker.core.model.sweep import WAITING, Sweep
 from stoker.core.model.units import BadValue
 from stoker.core.options.render import render_options, timestamp
 from stoker.core.options.submit import Options, ParseContext, parse_options
@@ -20,6 +21,7 @@ from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
 from stoker.daemon.submission.environment import build_environment
 from stoker.daemon.submission.training import keep_user_settings, limit_to_queue
+from stoker.daemon.sweeps.stored import load_sweep
 from stoker.engine import CommandRejected, CommandResult, Instant
 from stoker.schema.export import ExportedClause, ExportedJobs, ExportReply, KeptJob
 
@@ -45,13 +47,16 @@ class _Export:
         self.context, self.state, self.now = context, state, now
         self.bodies: dict[str, dict[str, Any] | CannotMove] = {}
         """Submissions by spec, or why there is none."""
+        self.needed: set[int] = set()
+        """Jobs that sweeps which stay depend on."""
 
     def reply(self, unheld: bool) -> ExportReply:
         """Return the jobs to move in order, and those that stay."""
         kept: dict[int, KeptJob] = {}
         waiting = []
+        sweeps = list(self._sweeps(kept, unheld))
         for job in sorted(self.state.jobs.values(), key=lambda job: (-job.priority, job.id)):
-            if job.finished:
+            if job.finished or job.array in self.state.sweeps:
                 continue
             try:
                 self._check(job)
@@ -62,7 +67,45 @@ class _Export:
             except CannotMove as error:
                 self._keep(job, kept, str(error), is_running=job.state is not JobState.PENDING)
         ordered = self._in_order(waiting, kept)
-        return ExportReply(jobs=list(self._units(ordered)), kept=list(kept.values()))
+        return ExportReply(jobs=[*self._units(ordered), *sweeps], kept=list(kept.values()))
+
+    def _sweeps(self, kept: dict[int, KeptJob], unheld: bool) -> Iterable[ExportedJobs]:
+        """Yield sweeps of which no trial has started; note the others, and what they need."""
+        for sweep in self.state.sweeps.values():
+            if not sweep.is_open:
+                continue
+            trials = [job for job in self.state.jobs.values() if job.array == sweep.id]
+            has_begun = any(n for status, n in sweep.counts.items() if status != WAITING)
+            stored = load_sweep(self.context, sweep)
+            why = "it is not held"
+            if has_begun or any(job.attempt or job.past for job in trials):
+                why = "it has begun, and ends here"
+            elif stored.spec.dependency is not None:
+                why = "it depends on other jobs"
+            elif sweep.held or unheld:
+                try:
+                    body = self._body(replace(stored.spec, source=None))
+                except CannotMove as error:
+                    why = str(error)
+                else:
+                    yield self._sweep(sweep, stored.definition, body)
+                    continue
+            kept[sweep.id] = KeptJob(id=sweep.id, label=str(sweep.id), why=why)
+            if stored.spec.dependency is not None:
+                self.needed |= stored.spec.dependency.jobs()
+
+    def _sweep(
+        self, sweep: Sweep, definition: dict[str, Any], body: dict[str, Any]
+    ) -> ExportedJobs:  # fmt: skip
+        options = {**body["options"], "hold": True, "priority": str(sweep.priority)}
+        if not sweep.priority:
+            del options["priority"]
+        definition = {**definition, "max_running": sweep.max_running}
+        return ExportedJobs(
+            ids=[sweep.id], unheld=[] if sweep.held else [sweep.id], label=str(sweep.id),
+            sweep=True,
+            submission={**body, "options": options, "definition": definition, "new": True},
+        )  # fmt: skip
 
     @staticmethod
     def _keep(
@@ -74,8 +117,6 @@ class _Export:
         spec = self.state.spec(job)
         if job.state is not JobState.PENDING:
             raise CannotMove("it runs, and ends here")
-        if job.array in self.state.sweeps:
-            raise CannotMove("it belongs to a sweep, which ends here")
         if job.attempt or job.past:
             raise CannotMove("it has run before, and continues here")
         if spec.feed or spec.pty:
@@ -97,10 +138,11 @@ class _Export:
         depends_on = {
             id: {other for clause in self._clauses(self.state.jobs[id]) for other in clause.jobs}
             for id in [*(job.id for job in waiting), *kept]
+            if id in self.state.jobs
         }
         ordered: dict[int, Job] = {}
         while waiting:
-            needed = {other for id in kept for other in depends_on[id]}
+            needed = {other for id in kept for other in depends_on.get(id, ())} | self.needed
             staying = [job for job in waiting
                        if job.id in needed or depends_on[job.id] & kept.keys()]  # fmt: skip
             for job in staying:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from daemon.handler_fixture import HandlerFixture
 from stoker.core import events as e
 from stoker.core.model.spec import Spec
+from stoker.daemon.handlers.export import export_jobs
 from stoker.daemon.handlers.job_actions import hold
-from stoker.daemon.submission.export import export_jobs
 from stoker.daemon.submission.submit import submit_jobs
+from stoker.daemon.sweeps.submit import handle_submit_sweep
 from stoker.schema import requests as r
 
 
@@ -138,3 +139,38 @@ def test_a_job_that_has_run_or_is_not_held_stays(handlers: HandlerFixture) -> No
     assert "not held" in kept[free]
     (listed,) = handlers.ask(partial(export_jobs, handlers.context, True))["jobs"]
     assert (listed["ids"], listed["unheld"]) == ([free], [free])
+
+
+def sweep(handlers: HandlerFixture, **more: Any) -> int:
+    definition = {"parameters": {"lr": {"values": [1, 2]}}, "command": ["true", "${args}"]}
+    definition |= {"method": "grid", "metric": {"name": "loss", "goal": "minimize"}}
+    base = handlers.submission()
+    body = r.Sweep(
+        definition=definition, directory=base.directory, environment=base.environment,
+        options={"gpus": "1", **more},
+    )  # fmt: skip
+    return int(handlers.ask(handle_submit_sweep(handlers.context, body))["sweep"])
+
+
+def test_a_sweep_that_has_not_begun_is_moved_as_a_whole(
+    handlers: HandlerFixture, other: HandlerFixture
+) -> None:
+    id = sweep(handlers, hold=True, time="1h")
+    (exported,) = export(handlers)["jobs"]
+    assert (exported["ids"], exported["sweep"], exported["unheld"]) == ([id], True, [])
+    body = convert(exported["submission"], r.Sweep)
+    copy = int(other.ask(handle_submit_sweep(other.context, body))["sweep"])
+    mine, theirs = handlers.state.sweeps[id], other.state.sweeps[copy]
+    assert theirs.held
+    assert (theirs.method, theirs.metric, theirs.total) == (mine.method, mine.metric, 2)
+    trials = [job for job in other.state.jobs.values() if job.array == copy]
+    assert {job.params for job in trials} == {'{"lr":1}', '{"lr":2}'}
+    assert {other.state.spec(job).limit for job in trials} == {3600}
+
+
+def test_a_sweep_that_has_begun_stays(handlers: HandlerFixture) -> None:
+    id = sweep(handlers)
+    handlers.run(id + 1)
+    exported = export(handlers)
+    assert exported["jobs"] == []
+    assert [(job["id"], job["is_running"]) for job in exported["kept"]] == [(id, False)]
