@@ -36,6 +36,7 @@ from stoker.daemon.notifications.schedule import GROUPED, due_time
 from stoker.daemon.settings import NotifyTarget
 from stoker.daemon.views.gpu import device_state
 
+CHANGES_OF_LIMITS = (e.ProcessStarted, e.JobEdited, e.JobResumed, e.NotifyRuleAdded)
 ENDS = (
     e.ProcessExited, e.AttemptLost, e.AttemptAbandoned, e.StartFailed, e.JobCancelled,
     e.DeadlinePassed,
@@ -184,25 +185,16 @@ class EntryBuilder:
 
     # -- time limits --------------------------------------------------------------------
 
-    def has_limit_conditions(self, state: State) -> bool:
-        """Return whether a target is notified before time limits."""
-        return bool(self._limit_lengths(state)) or any(
-            limit_shares(spec.notify, spec.limit)
-            for spec in map(state.spec, state.running.values()) if spec.notify and spec.limit
-        )  # fmt: skip
-
-    def _limit_lengths(self, state: State) -> set[int]:
-        conditions = (condition for _, condition in self._conditions(state))
-        return {each.seconds for each in conditions if each.event == BEFORE_LIMIT}
-
     def before_limits(self, state: State, boot: float) -> tuple[list[Entry], float | None]:
         """Return messages about jobs that soon reach their limit, and the seconds to the next."""
         entries: list[Entry] = []
         moments: list[float] = []
         near, self._near = self._near, set()
-        general = self._limit_lengths(state)
+        conditions = (condition for _, condition in self._conditions(state))
+        general = {each.seconds for each in conditions if each.event == BEFORE_LIMIT}
         for job in state.running.values():
-            spec, end = state.spec(job), time_limit_end(state, job)
+            spec = state.spec(job)
+            end = time_limit_end(state, job) if general or spec.notify else None
             if end is None or spec.limit is None:
                 continue
             own = limit_shares(spec.notify, spec.limit)

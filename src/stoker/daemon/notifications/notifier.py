@@ -24,7 +24,7 @@ from msgspec.structs import asdict
 from stoker.core import events as e
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext
-from stoker.daemon.notifications.entries import READ_SECONDS, EntryBuilder
+from stoker.daemon.notifications.entries import CHANGES_OF_LIMITS, READ_SECONDS, EntryBuilder
 from stoker.daemon.notifications.message import (
     COMMAND_SECONDS,
     Delivery,
@@ -126,7 +126,7 @@ class Notifier:
             self._start_thread()
             self._put([], force=True)
         self._put(self._builder.entries(events, self._state()))
-        if self._builder.has_limit_conditions(self._state()):
+        if any(isinstance(event, CHANGES_OF_LIMITS) for event in events):
             self._limits.request(LIMITS_SECONDS)
 
     def _needs_outbox(self, event: e.Event) -> bool:
