@@ -1,6 +1,7 @@
 """An alarm from the driver to the streams and a notification, through a killed daemon."""
 
 import json
+import socket
 from pathlib import Path
 
 from e2e.daemon_fixture import DaemonFixture, kill, until
@@ -48,3 +49,34 @@ def test_an_unused_gpu(home: Path, idle: DaemonFixture, nvml: FakeNvml) -> None:
         f"start job {job} train started",
         "test test message of stoker",
     ]
+
+
+def test_a_rule_outlives_a_killed_daemon_and_a_target_that_hangs(
+    home: Path, idle: DaemonFixture
+) -> None:
+    out = home / "messages"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (home / "config.toml").write_text(
+            f"""
+            [notify.hang]
+            kind = "webhook"
+            url = "http://127.0.0.1:{silent.getsockname()[1]}/"
+            on = ["end"]
+            [notify.file]
+            kind = "command"
+            command = 'echo "$STOKER_TITLE" >> {out}'
+            """
+        )
+        assert idle.stoker("daemon", "start").returncode == 0
+        other, job = int(idle.submit("--hold", "false")), int(idle.submit("--hold", "false"))
+        done = idle.stoker("notify", "file", "--when", f"job {job} done")
+        assert done.stderr == f"stoker: rule 1: file when job {job} done\n"
+        idle.stoker("release", str(other), str(job))
+        idle.becomes(str(other), "FAILED")
+        idle.becomes(str(job), "FAILED")
+        # Failures wait for others like them, so that none was delivered.
+        kill(int(json.loads(idle.stoker("daemon", "status", "--json").stdout)["pid"]))
+        assert not out.exists()
+        assert idle.stoker("daemon", "start").returncode == 0
+        idle.stoker("daemon", "stop")
+    assert out.read_text().splitlines() == [f"job {job} false FAILED"]
