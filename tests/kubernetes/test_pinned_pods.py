@@ -98,6 +98,11 @@ class Lab:
         )
         return dict(pod)
 
+    def ran(self) -> list[str]:
+        """Return the jobs that ran, once for each run."""
+        path = self.box.user / "code/ran"
+        return path.read_text().split() if path.exists() else []
+
     def wait_for_stop(self, job: str) -> None:
         """Wait until a stop request has reached the pod of a job."""
 
@@ -246,6 +251,33 @@ def test_a_pilot_that_is_deleted_has_its_jobs_stop_at_a_checkpoint(lab: Lab) -> 
     begins = [line.split()[1] for line in lab.outputs(job).splitlines() if "begins" in line]
     assert sorted(begins) == ["0", "1"]
     assert "trained 0 1 2 \n" in lab.outputs(job)
+
+
+def test_a_daemon_that_is_killed_again_and_again_runs_each_job_once(lab: Lab) -> None:
+    lab.add()
+    mount = f"{lab.box.user}/code:/custom"
+    line = "echo $STOKER_JOB_ID >>/custom/ran; sleep 1"
+    jobs = [
+        lab.box.submit(
+            "--gpus", "1", "--image", lab.image, "--no-send", "--mount", mount, "--wrap", line
+        )
+        for _ in range(5)
+    ]  # fmt: skip
+    for count in range(1, 5):
+        until(lambda n=count: len(lab.ran()) >= n, 2 * WAIT_SECONDS)
+        kill(lab.box.pid)
+        lab.box.up()
+    for job in jobs:
+        lab.end(job)
+    assert sorted(lab.ran()) == sorted(map(str, jobs))
+
+
+def test_the_removal_of_a_cluster_removes_its_pods(lab: Lab) -> None:
+    lab.add()
+    job = lab.run("--max_epochs", "1")
+    says(lab.box, int(job), "begins 0")
+    assert lab.box.stoker("nodes", "remove", "lab", "--force").returncode == 0
+    until(lambda: not lab.node.cluster.pods(), WAIT_SECONDS)
 
 
 def test_the_parts_of_a_gang_meet_beside_two_pilots(lab: Lab) -> None:

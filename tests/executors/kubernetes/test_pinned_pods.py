@@ -190,6 +190,15 @@ def test_the_pods_of_a_pilot_that_has_ended_are_deleted_until_they_are_gone(lab:
     assert not lab.pods.has_attempts()
 
 
+def test_a_pilot_that_is_removed_takes_its_pods_with_it(lab: Lab) -> None:
+    lab.runs()
+    lab.start(GPU)
+    lab.report({"running": {"startedAt": TIME}})
+    lab.pods.remove()
+    assert lab.api.deleted == [NAME, NAME]
+    assert not lab.pods.has_attempts()
+
+
 @pytest.mark.parametrize(
     ("why", "kind"),
     [("pods is forbidden: User cannot watch", e.ProcessExited), ("no route", e.StartCancelled)],

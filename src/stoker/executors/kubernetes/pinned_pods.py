@@ -158,8 +158,10 @@ class PinnedPods(HandoverExecutor):
         return RETRY_SECONDS if self.attempts else None
 
     def remove(self) -> None:
-        """Delete the pods that are left."""
+        """Delete the pods that are left, within seconds: their pilot is deleted, too."""
         self._expelling.cancel()
+        for name in self.pods:
+            self.ends.delete(name, grace=EXPEL_GRACE_SECONDS)
         super().remove()
 
     def close(self) -> None:
