@@ -106,7 +106,7 @@ class EntryBuilder:
                 arrays[job.array] = job, spec
         for id in measured:  # its output was read after its sweep had ended
             job_of = state.jobs.get(id)
-            if job_of is not None and job_of.finished and job_of.array is not None:
+            if job_of is not None and job_of.finished and job_of.array in state.sweeps:
                 arrays.setdefault(job_of.array, (job_of, state.spec(job_of)))
         # Once each, also if several members have ended in this commit.
         for array, (job, spec) in arrays.items():
