@@ -12,9 +12,15 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, in_home
 from stoker import places
+from stoker.api import daemon_client
 from stoker.client import route, transport
 from stoker.client.client import Client, connect
-from stoker.client.errors import DaemonUnreachable, PermissionDenied, UsageError
+from stoker.client.errors import (
+    DaemonUnreachable,
+    PermissionDenied,
+    StokerError,
+    UsageError,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -126,6 +132,15 @@ def test_a_socket_in_a_directory_that_is_not_of_root_alone_is_not_used(
     with pytest.raises(PermissionDenied, match="root"):
         connect()
     assert system.requests == []
+
+
+def test_the_api_starts_no_daemon_in_the_place_of_a_system_daemon(system: FakeDaemon) -> None:
+    client = daemon_client.connect()
+    assert client.path == places.system_socket()
+    assert not client.autostart
+    assert not client.has_crashed
+    with pytest.raises(StokerError, match="administrator"):
+        route.require_own()
 
 
 def test_a_late_reply_is_waited_for_and_that_is_said(

@@ -33,8 +33,10 @@ class DaemonClient(plain.Client):
 
     @property
     def has_crashed(self) -> bool:
-        """Whether a daemon that does not answer was killed: one that stops removes its socket."""
-        return isinstance(self.path, str) and os.path.exists(self.path)
+        """Whether the own daemon, if it does not answer, was killed: it would remove its socket."""
+        if not isinstance(self.path, str) or self.path == places.system_socket():
+            return False
+        return os.path.exists(self.path)
 
 
 def connect(autostart: bool = True, path: str | None = None) -> DaemonClient:

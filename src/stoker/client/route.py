@@ -49,6 +49,15 @@ def system_socket() -> str | None:
     return path
 
 
+def require_own() -> None:
+    """Raise where commands go to a system daemon: they would not reach one that is started here."""
+    if system_socket() is not None:
+        raise StokerError(
+            "Your commands go to the system daemon of this machine, which an administrator starts "
+            "and stops. For a daemon of your own, set STOKER_MODE=own for all of its commands."
+        )
+
+
 def choose_system() -> None:
     """Note that this user's commands go to the system daemon, so that it is said once."""
     try:

@@ -168,6 +168,14 @@ def test_a_sweep_that_has_not_begun_is_moved_as_a_whole(
     assert {other.state.spec(job).limit for job in trials} == {3600}
 
 
+def test_a_sweep_that_a_job_depends_on_stays_with_that_job(handlers: HandlerFixture) -> None:
+    id = sweep(handlers, hold=True)
+    after = handlers.submit("true", dependency=f"afterany:{id}", hold=True)
+    exported = export(handlers)
+    assert exported["jobs"] == []
+    assert {job["id"] for job in exported["kept"]} == {id, after}
+
+
 def test_a_sweep_that_has_begun_stays(handlers: HandlerFixture) -> None:
     id = sweep(handlers)
     handlers.run(id + 1)

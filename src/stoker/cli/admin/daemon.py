@@ -16,7 +16,7 @@ from stoker.cli.options import Args, Option, parse
 from stoker.client.autostart import lock_holder
 from stoker.client.client import Client, connect
 from stoker.client.errors import DaemonUnreachable, StokerError, UsageError
-from stoker.client.route import system_socket
+from stoker.client.route import require_own, system_socket
 from stoker.wire import JsonObject
 
 USAGE = (
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
 
 def start(args: Args) -> int:
     """Start a daemon in the background."""
-    _require_own()
+    require_own()
     if args.flag("foreground"):
         return run(args)
     running = _daemon_status()
@@ -162,7 +162,7 @@ def _jobs_text(mode: str, count: int) -> str:
 
 def restart(args: Args) -> int:
     """Replace the daemon; running jobs continue and are recovered."""
-    _require_own()
+    require_own()
     running = _daemon_status()
     if running is not None:
         gpus, resources = _gpus(args), args.text("resources")
@@ -225,7 +225,7 @@ def run(args: Args) -> int:
     """Run the daemon in the foreground, in place of this process."""
     from stoker.client.autostart import daemon_command
 
-    _require_own()
+    require_own()
     sys.stdout.flush()
     command = daemon_command(*_daemon_arguments(args), *_pass_store(args))
     os.execv(command[0], command)
@@ -244,15 +244,6 @@ def install(args: Args) -> int:
 
 
 ACTIONS = {action.__name__: action for action in (start, stop, restart, status, log, run, install)}
-
-
-def _require_own() -> None:
-    """Raise where commands go to a system daemon: they would not reach one that is started here."""
-    if system_socket() is not None:
-        raise StokerError(
-            "Your commands go to the system daemon of this machine, which an administrator starts "
-            "and stops. For a daemon of your own, set STOKER_MODE=own for all of its commands."
-        )
 
 
 def _client() -> Client:

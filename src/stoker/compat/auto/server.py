@@ -83,7 +83,9 @@ class Server:
             started = False
         except DaemonUnreachable:
             from stoker.client.autostart import start_daemon
+            from stoker.client.route import require_own
 
+            require_own()
             start_daemon(["--also", ",".join(names)])
             self.daemon = self.client.daemon()
             started = True

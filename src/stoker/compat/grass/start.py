@@ -32,7 +32,9 @@ def main(argv: list[str]) -> int:
     else:
         raise StokerError(f"The daemon is already running (pid {pid}). To stop it: grass stop")
     from stoker.client.autostart import start_daemon
+    from stoker.client.route import require_own
 
+    require_own()
     pid = start_daemon(["--db", store] if store else [])
     about = client.daemon()
     output.say(f"grass: started the daemon (pid {pid})")

@@ -71,6 +71,9 @@ class _Export:
 
     def _sweeps(self, kept: dict[int, KeptJob], unheld: bool) -> Iterable[ExportedJobs]:
         """Yield sweeps of which no trial has started; note the others, and what they need."""
+        dependencies = (self.state.spec(job).dependency for job in self.state.jobs.values()
+                        if not job.finished)  # fmt: skip
+        wanted = {id for each in dependencies if each is not None for id in each.jobs()}
         for sweep in self.state.sweeps.values():
             if not sweep.is_open:
                 continue
@@ -82,6 +85,8 @@ class _Export:
                 why = "it has begun, and ends here"
             elif stored.spec.dependency is not None:
                 why = "it depends on other jobs"
+            elif not wanted.isdisjoint([sweep.id, *(job.id for job in trials)]):
+                why = "a job depends on it"
             elif sweep.held or unheld:
                 try:
                     body = self._body(replace(stored.spec, source=None))
