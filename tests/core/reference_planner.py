@@ -282,7 +282,7 @@ class Plan:
                 self.on_start(job, placement)
             elif job.is_strict:
                 blocked_queues.add(job.spec.queue)
-        self.has_revoked = False
+        self.has_decided = self.has_revoked = False
         yield from self.preempt()
 
     def blocked_before(self, job: Pending) -> list[Pending]:
