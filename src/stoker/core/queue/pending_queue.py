@@ -24,7 +24,7 @@ from stoker.core.queue.job_class import (
     ShapeGroup,
     is_groupable,
 )
-from stoker.core.structures import Amounts, SortKey, remove_sorted
+from stoker.core.structures import BEFORE_ALL, Amounts, SortKey, remove_sorted
 
 
 class PendingQueue:
@@ -118,7 +118,6 @@ class PendingQueue:
         self.class_of[job.id] = job_class
         self.rank_of[job.id] = rank
         entry = (rank, job.order, job.id)
-        self._deindex(job_class)
         insort(job_class.entries, entry)
         self._index(job_class)
         sort_key = job_class.sort_key(entry)
@@ -137,11 +136,9 @@ class PendingQueue:
         self._removed_last = job.id
         entry = (self.rank_of.pop(job.id), job.order, job.id)
         was_head = job_class.head == job.id
-        self._deindex(job_class)
         remove_sorted(job_class.entries, entry)
-        if job_class.entries:
-            self._index(job_class)
-        else:
+        self._index(job_class)
+        if not job_class.entries:
             del self.classes[job_class.key]
             traits = _traits_of(job_class.key)
             self._traits[traits] -= 1
@@ -157,7 +154,6 @@ class PendingQueue:
             self._cached_head = None
             self.reorder_count += 1
             self.rank_of[job.id] = rank
-            self._deindex(job_class)
             remove_sorted(job_class.entries, (before, job.order, job.id))
             insort(job_class.entries, entry)
             self._index(job_class)
@@ -177,7 +173,6 @@ class PendingQueue:
         self._cached_head = None
         self.reorder_count += 1
         for job_class in [each for each in self.classes.values() if each.key.user == user]:
-            self._deindex(job_class)
             job_class.fair_share_penalty = self._penalty_of(job_class.key)
             self._index(job_class)
 
@@ -201,14 +196,17 @@ class PendingQueue:
         return self._sizes.setdefault((group, amounts), RequestSize(group, amounts))
 
     def _index(self, job_class: JobClass) -> None:
-        key = job_class.indexed_key = job_class.sort_key(job_class.entries[0])
-        insort(self.order, (key, job_class))
-        insort(job_class.size.order, (key, job_class))
-
-    def _deindex(self, job_class: JobClass) -> None:
-        if job_class.entries:
-            remove_sorted(self.order, (job_class.indexed_key, job_class))
-            remove_sorted(job_class.size.order, (job_class.indexed_key, job_class))
+        """Index a class by the sort key of its head; one without jobs is not in the order."""
+        entries, before = job_class.entries, job_class.indexed_key
+        key = job_class.sort_key(entries[0]) if entries else BEFORE_ALL
+        if key == before:
+            return
+        job_class.indexed_key = key
+        for order in (self.order, job_class.size.order):
+            if before is not BEFORE_ALL:
+                remove_sorted(order, (before, job_class))
+            if entries:
+                insort(order, (key, job_class))
 
     def first_classes(self) -> list[tuple[SortKey, JobClass]]:
         """Return the first class of each request size, with its sort key."""
