@@ -149,10 +149,9 @@ class PreemptionStage:
     def _cancel_obsolete(self) -> Iterator[PreemptionCancelled]:
         """Let victims resume whose preemptor does not need them any more."""
         state = self.state
-        stopping = [job for _, job in sorted(state.stopping.items())]
-        obsolete = [job for job in stopping if is_obsolete(state, job, self.at)]
-        for job in obsolete:
-            yield PreemptionCancelled(at=self.at, job=job.id, attempt=job.attempt)
+        obsolete = sorted(obsolete_victims(state, self.at))
+        for id in obsolete:
+            yield PreemptionCancelled(at=self.at, job=id, attempt=state.jobs[id].attempt)
         if obsolete:
             self.nominations.refresh()
             self.exhausted.clear()
@@ -204,23 +203,31 @@ class PreemptionStage:
         return bool(self.nominations.future.nodes) and self._may_fit_future(job_class.size)
 
 
-def is_obsolete(state: State, job: Job, at: float) -> bool:
-    """Whether the preemptor of a stopping job is no longer pending or no longer outranks it."""
-    stop = job.progress.stop
-    if stop is None or stop.preemptor is None or job.state is not JobState.RUNNING:
+def obsolete_victims(state: State, at: float) -> Iterator[int]:
+    """Yield the stopping jobs whose preemptor is no longer pending or no longer outranks them."""
+    keys: dict[int, SortKey | None] = {}
+    for job in state.stopping.values():
+        stop = job.progress.stop
+        if stop is None or stop.preemptor is None or not job.progress.accepts_stop:
+            continue
+        if stop.preemptor not in keys:  # many jobs stop for the same one
+            is_pending = stop.preemptor in state.pending
+            preemptor = state.jobs[stop.preemptor] if is_pending else None
+            keys[stop.preemptor] = state.pending.sort_key(preemptor) if preemptor else None
+        key = keys[stop.preemptor]
+        if job.state is JobState.RUNNING and not (key and _outranks(state, key, job, at)):
+            yield job.id
+
+
+def _outranks(state: State, key: SortKey, victim: Job, at: float) -> bool:
+    """Whether a preemptor with this sort key still outranks its victim."""
+    ahead, stop = -key[0] - victim.priority, victim.progress.stop
+    if ahead or (stop is not None and stop.resize_to is not None):
+        return ahead >= 0
+    if not state.preempts(victim):
         return False
-    if not job.progress.accepts_stop:
-        return False
-    if stop.preemptor not in state.pending:
-        return True
-    ahead = state.jobs[stop.preemptor].priority - job.priority
-    if ahead or stop.resize_to is not None:
-        return ahead < 0
-    if not state.preempts(job):
-        return True
-    update_victim(state, job.id, at)
-    preemptor = state.pending.sort_key(state.jobs[stop.preemptor])
-    return state.victims.key_of(job.id)[1] <= preemptor[1]
+    update_victim(state, victim.id, at)
+    return key[1] < state.victims.key_of(victim.id)[1]
 
 
 def memory_overcommitted(state: State) -> list[Job]:
