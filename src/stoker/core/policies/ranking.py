@@ -111,7 +111,8 @@ def rank(inputs: RankingInput, at: float) -> RankResult:
         valid_until = remaining.falls_to(remaining.seconds * 2**level / amount, at)
     if policy.longest_first:
         return -level, grows_at, valid_until
-    since, waited = waiting_since(job, at), wait_time(job, at)
+    since = waiting_since(job, at)
+    waited = max(at - since, 0.0)
     overdue_at = since + starvation_bound(policy, remaining.seconds)
     if at >= overdue_at - ROUNDING_SECONDS:
         return OVERDUE_RANK, inf, inf

@@ -60,6 +60,11 @@ class PreemptionThresholds:
     ) -> VictimKey | None:
         """Return the last victim on a node that these amounts need; None: all are not enough."""
         self._refresh()
+        return self._last_victim(name, gpus, cores, memory)
+
+    def _last_victim(
+        self, name: str, gpus: int, cores: int = 0, memory: int = 0
+    ) -> VictimKey | None:
         steps = self._steps.get(name)
         if steps is None:
             steps = self._steps[name] = self._eviction_steps(name)
@@ -81,7 +86,7 @@ class PreemptionThresholds:
         self._refresh()
         order, cursor = self._orders.get(gpus) or (SortedMap[str, VictimKey](), 0)
         for name in self._stale.since(cursor):
-            if (victim := self.last_victim(name, gpus)) is not None:
+            if (victim := self._last_victim(name, gpus)) is not None:
                 order.set(name, victim)
             else:
                 order.remove(name)
