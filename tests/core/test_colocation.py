@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from stoker.core.heterogeneous.colocation import MIN_COLOCATION_GAIN, colocation_gain
+from stoker.core.heterogeneous.colocation import MIN_GAIN, colocation_gain
 from stoker.core.measurement.estimator import colocation_key
 from stoker.core.model.profile import JobProfile
 from stoker.core.state.state import State
@@ -32,11 +32,11 @@ def test_sharing_pays_if_clearly_more_progress_is_made(
     speed: float, other_speed: float, expected: bool
 ) -> None:
     state = state_with(a_b=speed, b_a=other_speed)
-    assert (colocation_gain(state, "a", ["b"], MODEL) > MIN_COLOCATION_GAIN) is expected
+    assert (colocation_gain(state, "a", ["b"], MODEL) > MIN_GAIN) is expected
 
 
 def test_unmeasured_pair_is_tried() -> None:
-    assert colocation_gain(State(), "a", ["b"], MODEL) > MIN_COLOCATION_GAIN
+    assert colocation_gain(State(), "a", ["b"], MODEL) > MIN_GAIN
 
 
 def test_all_jobs_on_the_gpu_count() -> None:

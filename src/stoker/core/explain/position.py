@@ -17,14 +17,13 @@ from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.request_shape import request_amounts, request_shape
 from stoker.core.policies import ranking as ranks
 from stoker.core.policies.policy import BackfillMode, DurationSource, QueueOrder
+from stoker.core.preemption.preemptor import MAX_PREEMPTORS_PER_CYCLE
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.reranking import victim_key
 from stoker.core.state.state import State
 
 MAX_LISTED = 5
 """Constraints, jobs or alternatives of one kind that an explanation lists."""
-MAX_JOBS_AHEAD = 16
-"""Jobs at the head of the queue that are considered as starting first."""
 MAX_CONSIDERED = 64
 """Running jobs tried, the first to end first (each costs a placement search), and jobs named."""
 ORDER_TEXTS = {
@@ -241,7 +240,7 @@ def preemption_risk(state: State, job: Job, at: float, boot: float) -> tuple[str
         if state.spec(job).training is not None and not job.progress.accepts_stop:
             return ("it has not reported yet that it can be preempted and resumed",)
         return ("it cannot be preempted and resumed, so it keeps its resources until it ends",)
-    others = first_jobs(state.pending, state.jobs, MAX_JOBS_AHEAD)
+    others = first_jobs(state.pending, state.jobs, MAX_PREEMPTORS_PER_CYCLE)
     texts = (_preemption_text(state, job, other, at) for other in others)
     return tuple(islice((text for text in texts if text is not None), MAX_LISTED))
 

@@ -31,7 +31,7 @@ from stoker.core.elastic.allocation import RESTART_PAYBACK
 from stoker.core.elastic.rebalance import MAX_PENDING_CONSIDERED
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
 from stoker.core.heterogeneous.colocation import (
-    MIN_COLOCATION_GAIN,
+    MIN_GAIN,
     GpuKey,
     colocation_gain,
     devices_of,
@@ -52,8 +52,6 @@ from stoker.core.structures import SortKey
 
 MAX_ASSIGNED = 512
 """Running jobs and nodes, at most, for an assignment, which places every running job again."""
-MOVE_HYSTERESIS = 0.8
-"""Cost of another placement relative to the preferred one, at most, for a move to pay."""
 
 
 def applicable_policy(state: State) -> Policy | None:
@@ -217,7 +215,7 @@ class Assignment:
             for model, seconds in entry.runtime.seconds.items()
         }
         if entry.preferred is not None:
-            costs[hardware(self.state.cluster, entry.preferred)[1]] *= MOVE_HYSTERESIS
+            costs[hardware(self.state.cluster, entry.preferred)[1]] *= 1 - MIN_GAIN
         cheapest = min(costs, key=lambda model: costs[model], default="")
         for model, placement in self._placements(entry):
             if model == cheapest:
@@ -257,7 +255,7 @@ class Assignment:
         """Return the time of a job on a placement, and of later jobs that it delays."""
         seconds = entry.runtime.seconds[model] + entry.restart_seconds(placement)
         if placement is entry.preferred:
-            seconds *= MOVE_HYSTERESIS
+            seconds *= 1 - MIN_GAIN
         price = self._prices.get(model, 0.0)
         if self._by_price:
             return seconds * price
@@ -314,11 +312,11 @@ class Assignment:
                 key = (model, entry.runtime.profile, *profiles)
                 if key not in gains:  # 256 jobs and as many GPUs, but few profiles
                     gains[key] = colocation_gain(self.state, key[1], profiles, model)
-                if gains[key] > MIN_COLOCATION_GAIN and self._has_memory(entry, gpu):
+                if gains[key] > MIN_GAIN and self._has_memory(entry, gpu):
                     is_preferred = entry.preferred is not None and gpu in devices_of(
                         entry.preferred
                     )
-                    options.append((-gains[key] / (MOVE_HYSTERESIS if is_preferred else 1.0), gpu))
+                    options.append((-gains[key] / (1 - MIN_GAIN if is_preferred else 1), gpu))
             if options:
                 gpu = min(options, key=lambda option: option[0])[1]
                 self._join(entry, gpu, sharers[gpu])

@@ -18,8 +18,9 @@ from stoker.core.model.profile import EMPTY_PROFILE
 from stoker.core.model.resources import GPU, Placement, ResourceRequest
 from stoker.core.state.state import State
 
-MIN_COLOCATION_GAIN = 0.2
-"""Additional progress of a GPU, relative to one job alone, for which a job may join others."""
+MIN_GAIN = 0.2
+"""Additional progress of a GPU, relative to one job alone, for which a job may join others, and the
+share by which another placement must cost less than the preferred one."""
 
 GpuKey = tuple[str, str]
 """Node and name of a GPU."""
@@ -65,4 +66,4 @@ def _may_pay(state: State, job: Job, sharer: Job) -> bool:
         return True
     model = hardware(state.cluster, sharer.placement)[1]
     profile, other = profile_key(job, state.spec(job)), profile_key(sharer, state.spec(sharer))
-    return colocation_gain(state, profile, [other], model) > MIN_COLOCATION_GAIN
+    return colocation_gain(state, profile, [other], model) > MIN_GAIN

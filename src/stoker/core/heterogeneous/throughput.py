@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from stoker.core.measurement.estimator import NO_GPU, epoch_seconds_on, profile_key, restart_cost
+from stoker.core.measurement.estimator import (
+    NO_GPU,
+    acceptable_models,
+    epoch_seconds_on,
+    profile_key,
+    restart_cost,
+)
 from stoker.core.model.job import Job
 from stoker.core.model.profile import EMPTY_PROFILE, JobProfile
 from stoker.core.model.resources import GPU, ResourceRequest
@@ -56,12 +62,7 @@ class ThroughputModel:
         if gpu_request is None or not gpu_request.amount:
             return ExpectedRuntime(key, 0, {NO_GPU: left}, restart)
         gpus = -(-gpu_request.amount // THOUSAND) * request.node_count
-        kinds = gpu_request.allowed_models
-        models = [
-            model
-            for model in self.supply
-            if not kinds or any(kind in model.lower() for kind in kinds)
-        ]
+        models = list(acceptable_models(self.supply, gpu_request.allowed_models))
         ratios = model_ratios(profile, gpus, models, self._typical)
         return ExpectedRuntime(
             key, gpus, {model: left * ratio for model, ratio in ratios.items()}, restart

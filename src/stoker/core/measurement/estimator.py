@@ -36,9 +36,10 @@ take turns on GPUs and end late; with less, a job far over its estimate delays o
 (`stoker simulate --estimates`)."""
 OVERRUN_TOLERANCE = 1 / 16
 """Share of the expected time below which an overrun may be the cost of restarts."""
-OVERRUN_STEP = 0.5
-"""Doublings: the remaining time of a job in overrun grows in steps of half a doubling."""
-STAGE_BOUNDARIES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+COARSE_STEP = 0.5
+"""Doublings: step of the remaining time in overrun and of fair-share penalties, so that jobs seldom
+change places."""
+STAGE_BOUNDARIES = tuple(0.5**stage for stage in range(6, 0, -1))
 """Shares of a job's epochs where a new stage of training begins: most changes are early."""
 
 
@@ -198,10 +199,11 @@ def likely_hardware(cluster: Cluster, job: Job, spec: Spec) -> tuple[int, str]:
     request = spec.request.gpus
     gpus = job.progress.gpus or (-(-request.amount // 1000) if request is not None else 0)
     models = [facts.model for facts in cluster.gpu_models.values() if facts.model]
-    return gpus, next(_acceptable(models, spec.request.gpu_models), NO_GPU) if gpus else NO_GPU
+    acceptable = acceptable_models(models if gpus else (), spec.request.gpu_models)
+    return gpus, next(acceptable, NO_GPU)
 
 
-def _acceptable(models: Iterable[str], kinds: Collection[str]) -> Iterator[str]:
+def acceptable_models(models: Iterable[str], kinds: Collection[str]) -> Iterator[str]:
     """Yield the models that a request accepts; without kinds, all."""
     return (name for name in models if not kinds or any(kind in name.lower() for kind in kinds))
 
@@ -222,9 +224,9 @@ def time_left(expected: float, elapsed: float) -> TimeLeft:
     overrun = OVERRUN * (elapsed - expected)
     if overrun < unit:
         return TimeLeft(max(expected - elapsed, 0.0), (unit - overrun) / OVERRUN)
-    step = floor(log2(overrun / unit) / OVERRUN_STEP + 1e-9)
-    following = unit * 2 ** ((step + 1) * OVERRUN_STEP)
-    seconds = unit * 2 ** (step * OVERRUN_STEP)
+    step = floor(log2(overrun / unit) / COARSE_STEP + 1e-9)
+    following = unit * 2 ** ((step + 1) * COARSE_STEP)
+    seconds = unit * 2 ** (step * COARSE_STEP)
     return TimeLeft(seconds, (following - overrun) / OVERRUN, floor=seconds)
 
 
@@ -317,7 +319,8 @@ def best_model_ratio(profiles: JobProfiles, cluster: Cluster, job: Job, spec: Sp
         gpus, model = likely_hardware(cluster, job, spec)
     profile = profile.for_ranking
     current = epoch_seconds_on(profile, gpus, model)[0]
-    models = _acceptable({time.model for time in profile.epoch_times}, spec.request.gpu_models)
+    measured = {time.model for time in profile.epoch_times}
+    models = acceptable_models(measured, spec.request.gpu_models)
     times = [time for name in models if (time := epoch_seconds_on(profile, gpus, name)[0])]
     return min(times) / current if current and times else 1.0
 

@@ -196,7 +196,7 @@ class Spec(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return 0 if self.training is not None else self.limit or 0
 
 
-def default_name(command: str | tuple[str, ...] | None, fallback: str = "job") -> str:
+def default_name(command: str | tuple[str, ...] | None) -> str:
     """Return the default job name of a command: its script, else its program."""
     words = command.split(None, 8) if isinstance(command, str) else list(command or ())
     while (
@@ -206,9 +206,9 @@ def default_name(command: str | tuple[str, ...] | None, fallback: str = "job") -
     ):
         words = words[1:]
     if not words:
-        return fallback
+        return "job"
     first = words[0].rpartition("/")[2]
     if first.startswith(("python", "bash", "sh", "torchrun", "accelerate")):
         scripts = (word for word in words[1:4] if word.endswith((".py", ".sh")))
         first = next(scripts, first).rpartition("/")[2]
-    return first[:MAX_NAME_LENGTH] or fallback
+    return first[:MAX_NAME_LENGTH] or "job"

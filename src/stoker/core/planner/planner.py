@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from stoker.core.elastic.rebalance import rebalance
-from stoker.core.planner.session import PlanningSession
+from stoker.core.planner.session import Decision, PlanningSession
 from stoker.core.planner.start_stage import StartStage
-from stoker.core.planner.types import Decision
 from stoker.core.state.state import State
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stoker.core.elastic import sizes as elastic
 from stoker.core.heterogeneous.colocation import without_bad_sharers
-from stoker.core.measurement.estimator import epoch_seconds_on, profile_of
+from stoker.core.measurement.estimator import acceptable_models, epoch_seconds_on, profile_of
 from stoker.core.model.job import Job
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.units import THOUSAND
@@ -27,12 +27,11 @@ def _fastest_model_first(state: State, job: Job, request: ResourceRequest) -> li
     ask, profile = request.gpus, profile_of(state.record.profiles, job, state.spec(job))
     if ask is None or not ask.amount or not profile.has_several_models:
         return [request]
-    gpus, kinds = -(-ask.amount // THOUSAND) * request.node_count, ask.allowed_models
-    seconds = {
-        model: epoch_seconds_on(profile, gpus, model)[0] or 0.0
-        for model in sorted({measured.model for measured in profile.epoch_times})
-        if not kinds or any(kind in model.lower() for kind in kinds)
-    }
-    fastest = sorted(seconds, key=lambda model: seconds[model])
+    gpus = -(-ask.amount // THOUSAND) * request.node_count
+    measured = sorted({time.model for time in profile.epoch_times})
+    fastest = sorted(
+        acceptable_models(measured, ask.allowed_models),
+        key=lambda model: epoch_seconds_on(profile, gpus, model)[0] or 0.0,
+    )
     chosen = [replace(ask, model=model.lower(), models=()) for model in fastest]
     return [*(replace(request, gpus=gpu_request) for gpu_request in chosen), request]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from stoker.core.events import AttemptPlanned
+from stoker.core.events import AttemptPlanned, PreemptionCancelled, PreemptionRequested
 from stoker.core.heterogeneous.assignment import Assignment, applicable_policy
-from stoker.core.planner.types import Decision
 from stoker.core.preemption.nominations import Nominations
 from stoker.core.preemption.preemptor import PreemptionStage
 from stoker.core.preemption.reservation_guard import ReservationGuard
 from stoker.core.state.state import State
+
+Decision = AttemptPlanned | PreemptionRequested | PreemptionCancelled
+"""A decision is the event that carries it out."""
 
 
 class PlanningSession:

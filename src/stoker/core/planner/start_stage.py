@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from typing import NamedTuple
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.events import AttemptPlanned
@@ -14,11 +15,18 @@ from stoker.core.placement.advance import within_own
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.planner.request_variants import request_variants
 from stoker.core.planner.session import PlanningSession
-from stoker.core.planner.types import Candidate
 from stoker.core.preemption.admission import Admission
 from stoker.core.queue.job_class import ShapeGroup
 from stoker.core.queue.scan import SizeTest, fitting_heads
 from stoker.core.structures import BEFORE_ALL, CapacityTest, SortKey
+
+
+class Candidate(NamedTuple):
+    """A pending job that may fit, when the scan has come to its position."""
+
+    key: SortKey
+    job: Job
+    request: ResourceRequest
 
 
 class StartStage:

@@ -7,13 +7,13 @@ from math import floor, log2
 
 from msgspec import Struct
 
+from stoker.core.measurement.estimator import COARSE_STEP
+
 HALF_LIFE_SECONDS = 4 * 3600.0
 """Half-life of past usage: short, so that a burst of jobs counts within the hour. With a day, the
 other users' short jobs wait for an hour behind a burst (`make bench-planner`, part `burst`)."""
 MAX_BONUS, MAX_PENALTY = -2.0, 4.0
 """Bounds of a penalty in doublings of service, so that no user starves or owns the queue."""
-PENALTY_STEP = 0.5
-"""Step of a penalty in doublings of service: coarse, so that jobs seldom change places."""
 
 
 class DecayedUsage(Struct, array_like=True):
@@ -88,4 +88,4 @@ class FairShareUsage:
 
 
 def _quantize(level: float) -> float:
-    return floor(level / PENALTY_STEP + 0.5) * PENALTY_STEP
+    return floor(level / COARSE_STEP + 0.5) * COARSE_STEP

@@ -17,6 +17,7 @@ from stoker.core.model.resources import Placement, ResourceRequest
 from stoker.core.placement.advance import Occupation, reservation_ends
 from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
+from stoker.core.policies.ranking import ROUNDING_SECONDS
 from stoker.core.reservation.reservation import Releases, Reservation, reserve
 from stoker.core.running.release_times import KILL_GRACE_SECONDS, Release
 from stoker.core.structures import CapacityTest, SortKey
@@ -106,7 +107,7 @@ class EasyBackfill:
         if reservation is None:
             return capacity_test(ledger, shape)
         # Slightly more time than there is: rounding must not hide a job that `try_start` accepts.
-        left = reservation.shadow_time - self.now - KILL_GRACE_SECONDS + 0.001
+        left = reservation.shadow_time - self.now - KILL_GRACE_SECONDS + ROUNDING_SECONDS
         fits_now = capacity_test(ledger, shape)
         fits_beside = capacity_test(reservation.backfill_capacity(ledger), shape)
         return lambda amounts: (

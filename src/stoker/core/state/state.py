@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from stoker.core.cluster.cluster import Cluster
 from stoker.core.cluster.fragmentation import ResourceDemand
-from stoker.core.measurement.estimator import ESTIMATE_SLACK, profile_key, profile_of, remaining
+from stoker.core.measurement.estimator import (
+    DEFAULT_RESTART_SECONDS,
+    ESTIMATE_SLACK,
+    profile_key,
+    profile_of,
+    remaining,
+)
 from stoker.core.measurement.gpu_memory import with_reserved_memory
 from stoker.core.model.job import FAILED_STATES, Job, JobState
 from stoker.core.model.limits import user_key
@@ -35,8 +41,8 @@ from stoker.core.state.quotas import Quotas
 from stoker.core.state.record import ChangeSet, ClusterRecord, queue_devices
 from stoker.core.structures import SortedMap, TimerHeap
 
-REBALANCE_SECONDS = 60.0
-"""Seconds during which an elastic attempt keeps its GPUs: a few restarts long."""
+REBALANCE_SECONDS = 2 * DEFAULT_RESTART_SECONDS
+"""Seconds during which an elastic attempt keeps its GPUs."""
 NO_OWN_DEVICES = "none"
 """Device name that no GPU has: what a job of a queue without GPUs is restricted to."""
 
