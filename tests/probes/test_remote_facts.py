@@ -418,3 +418,17 @@ def test_a_token_with_a_number_out_of_bounds_names_no_attempt() -> None:
 @given(st.integers(0, len(WHOLE)))
 def test_a_truncated_measurement_is_recognised(length: int) -> None:
     assert parse(WHOLE[:length].encode()).complete == (length >= len(WHOLE) - 1)
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [("GPU-a,GPU-b", ["GPU-a", "GPU-b"]), ("all", ["p-0", "p-1"]), ("GPU-a", ["GPU-a", "p-1"])],
+)
+def test_the_gpus_of_a_pilot_have_the_uuids_that_a_device_plugin_names(
+    host_under_test: FakeHost, visible: str, uuids: list[str]
+) -> None:
+    lines = host_under_test.run_agent(
+        "uname() { echo p; }", "print_unlisted_gpus >&9", PILOT_GPUS="0,1",
+        NVIDIA_VISIBLE_DEVICES=visible,
+    )  # fmt: skip
+    assert [line.split(", ")[1] for line in lines] == uuids

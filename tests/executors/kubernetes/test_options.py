@@ -134,11 +134,14 @@ def test_the_variables_of_the_agent_describe_the_gpus_of_its_pod() -> None:
 
 
 def test_what_a_cluster_provides_is_described() -> None:
-    text = describe(parse_options({"pilot": "gpus=2 image=i max=3", "ahead": "5"}))
-    assert text == (
+    text = (
         "up to 3 pods of 2 GPUs, 2 cores, deleted after 5 min without jobs; a pod for each attempt"
         " that these cannot run, at most 5 pending"
     )
+    words = {"pilot": "gpus=2 vram=8G image=i max=3", "ahead": "5"}
+    assert describe(parse_options(words)) == text
+    words["pilot"] = "gpus=2 image=i max=3"
+    assert describe(parse_options(words)).startswith(f"{text}; without vram=")
     assert describe(parse_options({})) == "one pod per attempt, at most 8 to 200 of them pending"
 
 

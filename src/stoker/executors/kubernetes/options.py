@@ -261,4 +261,6 @@ def describe(options: KubernetesOptions) -> str:
     text = f"up to {count} of {shape.describe()}, deleted after {idle} without jobs"
     if options.hands_over:
         text += f"; a pod for each attempt that these cannot run, at most {waiting} pending"
+    if shape.gpus and not shape.gpu_memory:
+        text += "; without vram=, jobs that come before the first pod share no GPU by memory"
     return text
