@@ -13,6 +13,7 @@ from benchmarks import (
     kubernetes,
     latency,
     machines,
+    multiuser,
     scale,
     sharing,
     slurm,
@@ -38,6 +39,7 @@ MEASURES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "sweeps": sweeps.measure,
     "slurm": slurm.measure,
     "kubernetes": kubernetes.measure,
+    "multiuser": multiuser.measure,
 }
 
 

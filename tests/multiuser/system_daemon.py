@@ -95,20 +95,20 @@ class SystemDaemon:
 
     def client(self, user: User | None) -> "UserClient":
         """Return what sends requests of a user; None: of root."""
-        return UserClient(self.gate, user)
+        return UserClient(self.gate.users_socket, user)
 
 
 class UserClient:
-    """Requests of one user through the gate, one connection each."""
+    """Requests of one user to a daemon's socket, one connection each."""
 
-    def __init__(self, gate: GateProcess, user: User | None) -> None:
-        self.gate, self.user = gate, user
+    def __init__(self, socket_path: Path, user: User | None) -> None:
+        self.socket_path, self.user = socket_path, user
 
     def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX)
-        client.settimeout(60)
+        client.settimeout(600)
         with effective_user(self.user) if self.user is not None else contextlib.nullcontext():
-            client.connect(str(self.gate.users_socket))
+            client.connect(str(self.socket_path))
         return client
 
     def send(
@@ -177,6 +177,14 @@ class UserClient:
             error = json.loads(data)["error"]
             raise Rejected(status, error["code"], error["message"])
         return data.decode()
+
+
+class OwnClient(UserClient):
+    """Requests of a user to a daemon of its own, below its home."""
+
+    def __init__(self, user: User) -> None:
+        self.home = user.home / "own"
+        super().__init__(self.home / "run" / "daemon.sock", user)
 
 
 def executors_of(user: User) -> Iterator[int]:
