@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import time
 
 import pytest
 
+from multiuser import users
 from multiuser.conftest import Machine
 from multiuser.gate_process import GateProcess
 from multiuser.system_daemon import Rejected, SystemDaemon, executors_of
@@ -242,6 +244,65 @@ def test_a_uid_in_a_request_is_not_believed(machine: Machine, system: SystemDaem
         job = json.loads(data)["first"]
         assert ben.wait(job)[0]["user"] == machine.ben.name
         assert ben.log(job) == f"{machine.ben.uid}\n"
+
+
+# ---------------------------------------------------------------- users that may not run jobs
+
+
+def test_a_submission_of_root_is_refused_unless_it_is_allowed(system: SystemDaemon) -> None:
+    body = {"what": {"line": "true"}, "directory": "/", "environment": {}}
+    with pytest.raises(Rejected, match="may not run jobs here: uid 0 belongs") as rejected:
+        system.client(None).ask("POST", "/jobs", body)
+    assert rejected.value.status == 403
+
+
+def test_a_job_of_a_user_that_the_gate_refuses_says_why_it_waits(
+    machine: Machine, idle_gate: GateProcess
+) -> None:
+    idle_gate.configure(deny_users=[machine.ana.name])
+    idle_gate.start()
+    system = SystemDaemon(idle_gate).start()
+    try:
+        ana = system.client(machine.ana)
+        job = ana.submit("id")
+        end = time.monotonic() + 60
+        while "deny_users" not in (ana.show(job)["reason_text"] or ""):
+            assert time.monotonic() < end, ana.show(job)
+            time.sleep(0.05)
+        assert system.client(machine.ben).run("true")["state"] == "COMPLETED"
+    finally:
+        system.close()
+
+
+def test_jobs_of_a_deleted_user_wait_and_no_other_user_gets_them(
+    machine: Machine, system: SystemDaemon
+) -> None:
+    homes = machine.ana.home.parent
+    dora = users.add_user("dora", homes)
+    job = system.client(dora).submit("id", options={"hold": True})
+    users.remove_user(dora.name)
+    root = system.client(None)
+    root.ask("POST", "/release", {"select": [str(job)]})
+    end = time.monotonic() + 60
+    while "account" not in (root.show(job)["reason_text"] or ""):
+        assert time.monotonic() < end, root.show(job)
+        time.sleep(0.05)
+    shutil.rmtree(dora.home)
+    eve = users.add_user("eve", homes, "--uid", str(dora.uid))
+    try:
+        with pytest.raises(Rejected, match=f"belonged to {dora.name}"):
+            while True:  # names of users are remembered for ten seconds
+                assert time.monotonic() < end
+                system.client(eve).show(job)
+                time.sleep(0.2)
+        root.ask("POST", "/edit", {"select": [str(job)], "options": {"begin": "now"}})
+        while f"belonged to {dora.name}" not in (root.show(job)["reason_text"] or ""):
+            assert time.monotonic() < end, root.show(job)
+            time.sleep(0.05)
+        assert not (system.gate.users_dir / str(dora.uid)).exists()
+        assert system.client(machine.ben).run("true")["state"] == "COMPLETED"
+    finally:
+        users.remove_user(eve.name)
 
 
 # ------------------------------------------------------------------------- GPUs shared by users

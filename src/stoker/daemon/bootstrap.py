@@ -437,8 +437,8 @@ def open_gate(daemon: Daemon, gate: GateClient, server: HttpServer) -> None:
     local = daemon.local
     assert isinstance(local, UserExecutor)
 
-    def serve(sock: socket.socket, uid: int, on_closed: Callable[[], None]) -> None:
-        server.take(sock, UserPeer(uid, on_closed))
+    def serve(sock: socket.socket, uid: int, why: str, on_closed: Callable[[], None]) -> None:
+        server.take(sock, UserPeer(uid, on_closed, why))
 
     def needs_process(uid: int) -> bool:
         state = daemon.engine.state

@@ -70,3 +70,12 @@ def _view(event: e.Acted) -> ActView:
         at=iso(event.at) or "", uid=event.uid, user=event.user, verb=event.verb,
         jobs=[list(each) for each in event.jobs], what=event.what,
     )  # fmt: skip
+
+
+def last_submitter(context: RequestContext, uid: int, state: State, now: Instant) -> CommandResult:
+    """Return the name of the user of the last job that a uid has submitted; None without one."""
+    first, count = state.record.last_by_uid.get(uid, (0, 0))
+    if not count:
+        return reply_only(None)
+    job = state.jobs.get(first) or context.load_job(first)
+    return reply_only(job.user if job is not None else None)

@@ -50,8 +50,9 @@ def _peer_uid(transport: asyncio.Transport) -> int:
 class UserPeer:
     """A user's connection to a system daemon: the uid that the gate has read from the kernel."""
 
-    def __init__(self, uid: int, on_close: Callable[[], None]) -> None:
-        self.uid = uid
+    def __init__(self, uid: int, on_close: Callable[[], None], refusal: str = "") -> None:
+        """`refusal`: why the user may not run jobs."""
+        self.uid, self.refusal = uid, refusal
         self._on_close: Callable[[], None] | None = on_close
 
     def close(self) -> None:
@@ -92,9 +93,15 @@ class TcpAuth:
             on_close()
 
 
+def user_peer(scope: Scope) -> UserPeer | None:
+    """Return the connection of a request that came by the gate."""
+    peer: UserPeer | None = scope.get("state", {}).get(PEER)
+    return peer
+
+
 def peer_uid(scope: Scope) -> int:
     """Return the uid of a request over a socket, as the kernel knows it; -1: unknown."""
-    peer: UserPeer | None = scope.get("state", {}).get(PEER)
+    peer = user_peer(scope)
     if peer is not None:
         return peer.uid
     client = scope.get("client")

@@ -35,8 +35,9 @@ class UserExecutors(Protocol):
         """Repeat the requests that an earlier gate had."""
 
 
-OnConnection = Callable[[socket.socket, int, Callable[[], None]], None]
-"""Called with a user's connection, its uid, and what to call when it is closed, in any thread."""
+OnConnection = Callable[[socket.socket, int, str, Callable[[], None]], None]
+"""Called with a user's connection, its uid, why it may not run jobs (empty: it may), and what to
+call when the connection is closed, in any thread."""
 
 
 class GateClient:
@@ -160,7 +161,7 @@ class GateClient:
             case protocol.Connection(uid, _, number, why) if peer is not None:
                 if not why:
                     self._numbers[uid] = number
-                self._take(uid, peer)
+                self._take(uid, why, peer)
             case protocol.Executor(uid, pid) if peer is not None:
                 self._executors.on_process(uid, pid, peer)
             case protocol.Refused(uid, "start_executor", why):
@@ -178,7 +179,7 @@ class GateClient:
         for uid in list(self._numbers):
             self.release_if_unused(uid)
 
-    def _take(self, uid: int, peer: socket.socket) -> None:
+    def _take(self, uid: int, why: str, peer: socket.socket) -> None:
         total = self._connections.total()
         if self._connections[uid] >= MAX_CONNECTIONS_PER_USER or total >= self._max_connections:
             logger.warning("closed a connection of user %d, which has too many", uid)
@@ -189,7 +190,7 @@ class GateClient:
         def on_closed() -> None:
             self._reactor.call_soon_threadsafe(lambda: self._on_closed(uid))
 
-        self._on_connection(peer, uid, on_closed)
+        self._on_connection(peer, uid, why, on_closed)
 
     def _on_closed(self, uid: int) -> None:
         self._connections[uid] -= 1

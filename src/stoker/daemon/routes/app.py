@@ -27,7 +27,7 @@ from stoker.daemon.handlers import (
     reservations,
     shares,
 )
-from stoker.daemon.http.auth import abort_connection
+from stoker.daemon.http.auth import abort_connection, user_peer
 from stoker.daemon.http.codec import (
     ERROR_HANDLERS,
     HEADERS,
@@ -151,6 +151,7 @@ JOB_FILTERS: dict[str, type] = {
 
 VIEW, ACT, OWN, ADMIN, HOST = Need
 
+SUBMISSIONS = (jobs.submit, jobs.submit_sweep)
 WITHOUT_CALLER = ("/report", "/sessions/open", "/metrics")
 """Routes whose clients prove something else than their user: an attempt, a code, a token."""
 
@@ -288,7 +289,10 @@ def _for_caller(api: RouteContext, route: ApiRoute, request: Request) -> RouteCo
         return api
     if caller is None:
         raise CommandRejected("This needs a user of this machine.", "permission")
+    peer = user_peer(request.scope)
     why = refusal(route.need, caller)
+    if why is None and peer is not None and peer.refusal and route.handler in SUBMISSIONS:
+        why = f"{caller.name} may not run jobs here: {peer.refusal}."
     if why is not None:
         raise CommandRejected(why, "permission")
     return api.for_caller(caller) if api.context.is_system else api
@@ -297,6 +301,8 @@ def _for_caller(api: RouteContext, route: ApiRoute, request: Request) -> RouteCo
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         own = _for_caller(api, route, request)
+        if own.context.caller is not None:
+            await api.verify(own.context.caller)
         has_json = route.body is not None and not isinstance(route.body, str)
         body = (await read_body(request, route.body),) if has_json else ()
         if own.context.caller is not None and route.need is not VIEW:

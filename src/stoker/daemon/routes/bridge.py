@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.handlers import nodes
-from stoker.daemon.handlers.acts import recorded
+from stoker.daemon.handlers.acts import last_submitter, recorded
 from stoker.daemon.http.sessions import Sessions
 from stoker.daemon.http.tokens import Tokens
 from stoker.daemon.metrics.store import MetricsStore
@@ -82,6 +83,8 @@ class RouteContext:
         self._reopen_ports()
         self.report_rates = ReportRates()
         self._verb = self._what = ""
+        self._verified: dict[int, str] = {}
+        """Names of users by uid whose jobs are on record under this name."""
         self.metrics = MetricsStore(daemon.context.directory)
 
     def for_caller(self, caller: Caller) -> RouteContext:
@@ -89,6 +92,19 @@ class RouteContext:
         api = copy(self)
         api.context = replace(self.context, caller=caller)
         return api
+
+    async def verify(self, caller: Caller) -> None:
+        """Reject a user whose uid belonged to another user, with jobs on record."""
+        if self._verified.get(caller.uid) == caller.name:
+            return
+        before = await self.ask(partial(last_submitter, self.context, caller.uid))
+        if before not in (None, caller.name):
+            raise CommandRejected(
+                f"uid {caller.uid} belonged to {before}, whose jobs are on record: an administrator"
+                f" must give {caller.name} another uid.",
+                "permission",
+            )
+        self._verified[caller.uid] = caller.name
 
     def record_acts(self, verb: str, what: str) -> None:
         """Record what the requests of this user change."""
