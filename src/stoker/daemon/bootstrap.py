@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import logging
 import os
 import pwd
@@ -38,6 +36,7 @@ from stoker.daemon.identities import Identities
 from stoker.daemon.identity_files import restore_files, save_files
 from stoker.daemon.metrics.scorer import TrialScorer
 from stoker.daemon.multiuser.gate_client import GateClient
+from stoker.daemon.node_factories import node_factories
 from stoker.daemon.nodes.configured import configured_names
 from stoker.daemon.nodes.local_node import build_node_facts, probe_gpus
 from stoker.daemon.nodes.registry import ExecutorFactory, ExecutorRegistry
@@ -50,7 +49,8 @@ from stoker.daemon.runtime.reactor import EpollReactor
 from stoker.daemon.settings import Settings, check_system_settings
 from stoker.daemon.settings import load as load_settings
 from stoker.daemon.state_files import StateFiles
-from stoker.daemon.state_lock import StateLock, on_shared_file_system
+from stoker.daemon.state_lock import StateLock
+from stoker.daemon.state_store import SQLITE, as_shortage, install_id, open_state_store
 from stoker.daemon.training.monitor import TrainingMonitor
 from stoker.engine import Engine
 from stoker.executors.clusters import KINDS
@@ -63,8 +63,7 @@ from stoker.executors.report_tokens import ReportAccess, ReportTokens
 from stoker.executors.user.executor import UserExecutor
 from stoker.faults import FaultTracker
 from stoker.probes.gpu_reading import GpuUse, Reading
-from stoker.store.port import Store, StoreError, StoreFenced
-from stoker.store.select import StoreConfig, moved_warning, open_store, select_store
+from stoker.store.port import Store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -73,29 +72,8 @@ if TYPE_CHECKING:
     from stoker.daemon.http.listeners import TcpListeners
     from stoker.daemon.sweeps.controller import SweepController
     from stoker.daemon.workers.forecast_client import ForecastClient
-    from stoker.executors.agent.executor import AgentEnvironment
-    from stoker.executors.kubernetes.factory import KubernetesFactory
-    from stoker.executors.slurm.factory import SlurmFactory
-    from stoker.executors.ssh.factory import SshExecutorFactory
 
 logger = logging.getLogger(__name__)
-
-SQLITE = StoreConfig().shown
-"""The name of the store that is a file of the state directory."""
-
-ReadBlob = Callable[[str], bytes | None]
-"""Returns what is stored under a hash."""
-
-
-def install_id(state: str) -> str:
-    """Return the random name that tells this state's attempts from those of any other state."""
-    path = f"{state}/install"
-    with contextlib.suppress(FileExistsError):
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.write(fd, os.urandom(6).hex().encode())
-        os.close(fd)
-    with open(path) as file:
-        return file.read().strip()
 
 
 def build_daemon(
@@ -128,7 +106,7 @@ def build_daemon(
         gpus, resources = options.get("gpus"), options.get("resources")
     reading = probe_gpus(os.environ)
     facts = build_node_facts(reading, gpus, resources)  # rejects wrong values before any change
-    store, store_name, alerts = _open_store(paths.state, db, settings)
+    store, store_name, alerts = open_state_store(paths.state, db, settings)
     if is_given:
         places.write_options(declared, gpus=gpus, resources=resources)
     if store_name != SQLITE:
@@ -140,7 +118,7 @@ def build_daemon(
     sockets = os.path.dirname(places.socket_path())
     faults = FaultTracker(system_clock)
     reactor = EpollReactor(faults)
-    secret, blob = _as_shortage(store.secret), _as_shortage(store.blob)
+    secret, blob = as_shortage(store.secret), as_shortage(store.blob)
     reports = _report_access(paths.state)
     local: LocalExecutor | UserExecutor
     factories: dict[str, ExecutorFactory] = {}
@@ -150,7 +128,7 @@ def build_daemon(
             ExecutorPaths(run, paths.exits, scripts, sockets), install, paths.supervisors, reactor,
             secret, blob, settings.grace, Cgroups.find(), engine=settings.containers.engine,
         )  # fmt: skip
-        factories = _factories(sockets, f"{paths.state}/afar", local, secret, blob, reports)
+        factories = node_factories(sockets, f"{paths.state}/afar", local, secret, blob, reports)
     else:
         logs, scripts = (f"{settings.multiuser.users_dir}/{UID_MARK}/{name}"
                          for name in ("logs", "scripts"))  # fmt: skip
@@ -194,48 +172,6 @@ def _report_access(state: str) -> ReportAccess:
 
     tokens = ReportTokens(lambda: credentials.load_token(state, credentials.REPORT_KEY_NAME))
     return ReportAccess(tokens, fingerprint)
-
-
-def _factories(
-    sockets: str, notes: str, local: LocalExecutor, secret: ReadBlob, blob: ReadBlob,
-    reports: ReportAccess,
-) -> dict[str, ExecutorFactory]:  # fmt: skip
-    """Return factories by kind of node; each imports what it needs for the first node."""
-
-    def build_environment() -> AgentEnvironment:
-        from stoker.executors.agent.executor import AgentEnvironment
-        from stoker.probes.remote_facts import parse
-
-        return AgentEnvironment(
-            local.install, notes, local.reactor, secret, blob, parse, local.grace
-        )
-
-    def build_ssh() -> SshExecutorFactory:
-        from stoker.executors.ssh.factory import SshExecutorFactory
-
-        return SshExecutorFactory(sockets, environment.get())
-
-    def build_slurm() -> SlurmFactory:
-        from stoker.executors.slurm.factory import SlurmFactory
-
-        return SlurmFactory(sockets, environment.get())
-
-    def build_kubernetes() -> KubernetesFactory:
-        from stoker.executors.kubernetes.factory import KubernetesFactory
-
-        return KubernetesFactory(environment.get(), reports)
-
-    environment, ssh = Lazy(build_environment), Lazy(build_ssh)
-    slurm, kubernetes = Lazy(build_slurm), Lazy(build_kubernetes)
-    return {
-        "ssh": lambda added, records: ssh.get().node(added, records),
-        "slurm": lambda added, records: slurm.get().cluster(added, records),
-        "slurm-pilot": lambda added, records: slurm.get().pilot(added, records),
-        "slurm-jobs": lambda added, records: slurm.get().jobs(added, records),
-        "kubernetes": lambda added, records: kubernetes.get().cluster(added, records),
-        "kubernetes-pilot": lambda added, records: kubernetes.get().pilot(added, records),
-        "kubernetes-jobs": lambda added, records: kubernetes.get().jobs(added, records),
-    }
 
 
 def assemble_daemon(
@@ -447,37 +383,6 @@ def open_gate(daemon: Daemon, gate: GateClient, server: HttpServer) -> None:
         return has_jobs or has_sweeps or local.has_process(uid)
 
     gate.open(daemon.reactor, local, serve, needs_process)
-
-
-def _as_shortage(read: ReadBlob) -> ReadBlob:
-    """Turn store errors into a shortage: the start is cancelled and tried again later."""
-
-    def reading(hash: str) -> bytes | None:
-        try:
-            return read(hash)
-        except StoreFenced:
-            raise
-        except StoreError as error:
-            raise OSError(errno.EAGAIN, str(error)) from error
-
-    return reading
-
-
-def _open_store(state: str, db: str | None, settings: Settings) -> tuple[Store, str, list[str]]:
-    """Return the store that was chosen now or before, its name, and a warning if it changed."""
-    saved = places.read_options(f"{state}/store.json")
-    option, last = saved.get("db"), saved.get("last")
-    choice = select_store(db, settings.store.url or None, option, os.environ)
-    journal = places.journal_path()
-    is_shared = choice.url is None and on_shared_file_system(state)
-    store = open_store(choice, journal, is_shared, settings.store.patience)
-    warning = moved_warning(choice, last, journal)
-    if is_shared:
-        store.warnings().append(f"{state} is on a network file system: commits are slower")
-    if db is not None or last != choice.shown:
-        option = choice.text if db is not None else option
-        places.write_options(f"{state}/store.json", db=option, last=choice.shown)
-    return store, choice.shown, [warning] if warning else []
 
 
 def _not_elsewhere(state: State, node: str, names: Iterable[str]) -> list[str]:
