@@ -255,9 +255,11 @@ export interface ExportedClause {
 
 export interface ExportedJobs {
   ids: number[];
+  unheld: number[];
   label: string;
   submission: Record<string, unknown>;
   clauses: ExportedClause[];
+  sweep: boolean;
   any: boolean;
 }
 
@@ -325,6 +327,11 @@ export interface GpuView {
   jobs: GpuJob[];
   foreign: ForeignProcess[];
   foreign_process: string | null;
+}
+
+export interface GroupShare {
+  group: string;
+  weight: number;
 }
 
 export interface HiddenHistory {
@@ -460,7 +467,6 @@ export interface KeptJob {
   id: number;
   label: string;
   why: string;
-  is_held: boolean;
   is_running: boolean;
 }
 
@@ -568,6 +574,19 @@ export interface Move {
   select: string[];
   where: string;
   other: string | null;
+}
+
+export interface NewReservation {
+  name: string;
+  begin: string | null;
+  end: string | null;
+  gpus: string[];
+  nodes: string[];
+  subjects: string[];
+  user: string;
+  has_begun: boolean;
+  preempts: string[];
+  continues: string[];
 }
 
 export interface NewToken {
@@ -807,6 +826,35 @@ export interface RequestView {
   not_nodes: string[];
 }
 
+export interface ReservationCancelled {
+  name: string;
+}
+
+export interface ReservationList {
+  reservations: ReservationView[];
+}
+
+export interface ReservationView {
+  name: string;
+  begin: string | null;
+  end: string | null;
+  gpus: string[];
+  nodes: string[];
+  subjects: string[];
+  user: string;
+  has_begun: boolean;
+}
+
+export interface Reserve {
+  begin: string;
+  duration: string;
+  name: string | null;
+  gpus: string | null;
+  nodes: string[];
+  devices: string[];
+  subjects: string[];
+}
+
 export interface Resource {
   type: string;
   device: string;
@@ -873,6 +921,35 @@ export interface SessionView {
   created: string | null;
   expires: string | null;
   used: string | null;
+}
+
+export interface SetShare {
+  subject: string;
+  weight: number | null;
+}
+
+export interface ShareChange {
+  subject: string;
+  weight: number | null;
+  changed: boolean;
+}
+
+export interface ShareList {
+  shares: ShareView[];
+  groups: GroupShare[];
+  queues: string[];
+}
+
+export interface ShareView {
+  user: string;
+  weight: number;
+  source: string | null;
+  part: number;
+  usage: number;
+  usage_part: number;
+  gpus: number;
+  pending: number;
+  penalty: number;
 }
 
 export interface SpanView {
