@@ -298,10 +298,13 @@ def test_the_log_stays_at_its_end_until_the_user_scrolls_up(
     box: DaemonFixture, visitor: Visitor
 ) -> None:
     """Also while lines come in pieces faster than the page is drawn."""
+    start = box.home / "start"
     lines = "for n in $(seq 400); do echo line $n; sleep 0.005; done"
-    label = box.submit("--name", "many", f"{lines}; echo last; exec sleep 300")
+    waits = f"echo ready; until [ -e {start} ]; do sleep 0.1; done"
+    label = box.submit("--name", "many", f"{waits}; {lines}; echo last; exec sleep 300")
     visitor.open(f"j/{label}")
-    visitor.shows("line 9")
+    visitor.shows("ready")
+    start.touch()
     log = visitor.page.get_by_role("log")
     follow = visitor.page.get_by_role("button", name="Follow")
     expect(log.get_by_text("last", exact=True)).to_be_in_viewport()

@@ -17,13 +17,13 @@ import { Empty } from "./widgets/plain";
 import { Help, Notices, Question, Rail, SignedOut, updateTitle } from "./widgets/frame";
 import "./style.css";
 
-/** Pages that are opened now and then, loaded when they are opened or the page has been there for a moment. */
+/** Pages that are opened now and then, loaded after all others: a daemon that has ended has no files. */
 const LATER: Record<string, () => Promise<ComponentType>> = {
   h: async () => (await import("./pages/history")).History,
   p: async () => (await import("./pages/plan")).Plan,
   settings: async () => (await import("./pages/settings")).Settings,
 };
-const LATER_SECONDS = 3;
+const LATER_SECONDS = 0.5;
 const later = signal<Record<string, ComponentType | null>>({});
 
 function load(page: string): void {
@@ -84,5 +84,6 @@ render(<App />, document.getElementById("app")!);
 effect(updateTitle);
 listenToKeys();
 void opening.then(connect);
-// A daemon that does not answer later has no files, either.
-window.setTimeout(() => Object.keys(LATER).forEach(load), 1000 * LATER_SECONDS);
+effect(() => {
+  if (isLive.value) window.setTimeout(() => Object.keys(LATER).forEach(load), 1000 * LATER_SECONDS);
+});

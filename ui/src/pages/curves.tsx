@@ -8,6 +8,7 @@ import { duration, exact, figure, memory, unix } from "../core/format";
 import type { HistoryReply } from "../core/gpus";
 import { groupOf } from "../core/states";
 import { get, withQuery } from "../net/api";
+import { isLive } from "../net/live";
 import { paint } from "../palette";
 import { setParameters, parameter } from "../route";
 import { Chart } from "../widgets/chart";
@@ -34,7 +35,7 @@ export function Metrics({ job }: { job: JobView }) {
     void load();
     const timer = isRunning ? window.setInterval(load, 10_000) : 0;
     return () => ((isGone = true), window.clearInterval(timer));
-  }, [job.id, job.attempt, others, isRunning]);
+  }, [job.id, job.attempt, others, isRunning, isLive.value]);
   const names = [...new Set(replies.value.flatMap((reply) => Object.keys(reply.series)))].slice(0, 24);
   if (!names.length) return null;
   return (
@@ -98,7 +99,7 @@ export function Use({ job }: { job: JobView }) {
     void load();
     const timer = isRunning ? window.setInterval(load, 15_000) : 0;
     return () => ((isGone = true), window.clearInterval(timer));
-  }, [job.id, job.attempt, job.state]);
+  }, [job.id, job.attempt, job.state, isLive.value]);
   const used = usage.value;
   if (!used?.gpu_seconds && used?.rss_peak == null && !reply.value) return null;
   const past = reply.value;

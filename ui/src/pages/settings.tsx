@@ -6,7 +6,7 @@ import { notify } from "../actions";
 import type { DeliveryReply, SessionList, SessionView, TargetList, TargetView } from "../api";
 import { count, safe, unix } from "../core/format";
 import { get, post } from "../net/api";
-import { hello, mayAct } from "../net/live";
+import { hello, isLive, mayAct } from "../net/live";
 import { colourBy, density, theme, zone } from "../prefs";
 import { At } from "../widgets/bits";
 import { Empty, Name, Panel } from "../widgets/plain";
@@ -47,7 +47,7 @@ function Targets() {
   const targets = useSignal<TargetView[] | null>(null);
   const testing = useSignal("");
   const load = () => get<TargetList>("notifications").then((reply) => (targets.value = reply.targets), () => (targets.value = []));
-  useEffect(() => void load(), []);
+  useEffect(() => void load(), [isLive.value]);
   const test = async (name: string) => {
     testing.value = name;
     try {
@@ -93,7 +93,7 @@ function Sessions() {
   const sessions = useSignal<SessionView[] | null>(null);
   useEffect(() => {
     get<SessionList>("sessions").then((reply) => (sessions.value = reply.sessions), () => (sessions.value = []));
-  }, []);
+  }, [isLive.value]);
   const list = sessions.value;
   return (
     <Panel title="Sessions and shared links">

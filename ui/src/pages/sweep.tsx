@@ -31,7 +31,7 @@ export function Sweeps() {
   const open = sweeps.value;
   useEffect(() => {
     get<SweepList>("sweeps?all=1").then((reply) => (all.value = reply.sweeps), () => {});
-  }, [open]);
+  }, [open, isLive.value]);
   // The open ones are current; the others do not change.
   const list = [...open, ...all.value.filter((sweep) => !open.some((one) => one.id === sweep.id))].sort((a, b) => b.id - a.id).slice(0, 500);
   return (
