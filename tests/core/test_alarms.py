@@ -738,3 +738,8 @@ def test_while_nothing_can_be_written_an_alarm_is_raised_once() -> None:
     assert fixture.tracker.events(scenario.state, scenario.now, scenario.boot) == []
     fixture.read(ecc_errors=1)
     assert len(fixture.tracker.events(scenario.state, scenario.now, scenario.boot)) == 1
+
+
+def test_one_option_is_about_one_kind() -> None:
+    with pytest.raises(BadValue, match="write --alarm once for each kind"):
+        parse_rule("nan=cancel,idle=off", "--alarm")

@@ -125,6 +125,8 @@ def parse_rule(text: str, what: str) -> AlarmRule:
         raise BadValue(
             f"{what} '{text[:40]}': write KIND=off, KIND=30m or KIND=30m,cancel; kinds are {names}."
         )
+    if "=" in value:
+        raise BadValue(f"{what} '{text[:40]}': write {what} once for each kind.")
     return parse_words(kind, value, f"{what} {name}")
 
 
