@@ -199,7 +199,7 @@ def test_labels_cannot_break_lines() -> None:
 
 def test_a_job_that_is_retried_is_completed_twice_and_its_gpu_time_counted_once() -> None:
     scenario = Scenario(gpus=1)
-    counters = DaemonCounters(())
+    counters = DaemonCounters(scenario.state, scenario.now)
 
     def cycle() -> None:
         result = CycleResult(1, events=scenario.journal[-1:])
@@ -216,3 +216,17 @@ def test_a_job_that_is_retried_is_completed_twice_and_its_gpu_time_counted_once(
         cycle()
     usage = counters.usage[scenario.job(job).user, "default"]
     assert (counters.completions, usage.held) == ({"FAILED": 1}, 10.0)
+
+
+def test_gpu_time_before_the_start_of_the_daemon_is_not_counted() -> None:
+    scenario = Scenario(gpus=1)
+    job = scenario.submit(gpus(1))
+    scenario.run(job)
+    scenario.now += 100
+    counters = DaemonCounters(scenario.state, scenario.now)
+    scenario.now += 10
+    scenario.exited(job, 1)
+    result = CycleResult(1, events=scenario.journal[-1:])
+    result.changes.add(scenario.state.take_changes())
+    counters.observe_cycle(result, 0.01, scenario.state)
+    assert counters.usage[scenario.job(job).user, "default"].held == 10.0

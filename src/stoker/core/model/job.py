@@ -131,6 +131,17 @@ class GpuUsage(Struct, frozen=True, array_like=True, omit_defaults=True):
             max(self.rss, other.rss),
         )
 
+    def __sub__(self, other: GpuUsage) -> GpuUsage:
+        return GpuUsage(
+            self.held - other.held,
+            self.wasted - other.wasted,
+            self.measured - other.measured,
+            self.busy - other.busy,
+            self.energy - other.energy,
+            self.cpu - other.cpu,
+            self.rss,
+        )
+
 
 NO_USAGE = GpuUsage()
 """Usage of a job that has not run."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
 
 from stoker.core.events import JobsSubmitted, ProcessStarted
-from stoker.core.model.job import NO_USAGE, GpuUsage, Job
+from stoker.core.handlers.learning import usage_until
+from stoker.core.model.job import NO_USAGE, AttemptId, GpuUsage, Job
 from stoker.core.state.state import State
 from stoker.engine import CycleResult
 
@@ -40,8 +40,8 @@ class Histogram:
 class DaemonCounters:
     """Counts events and durations; used by the daemon's thread only."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        """`jobs` are those in memory at the start: what they have done before is not counted."""
+    def __init__(self, state: State, now: float) -> None:
+        """What the jobs in memory have done before is not counted."""
         self.events = self.submissions = 0
         self.completions: Counter[str] = Counter()
         """Finished jobs by state."""
@@ -49,9 +49,14 @@ class DaemonCounters:
         self.wait, self.run = (Histogram(LONG_BUCKETS) for _ in range(2))
         self.usage: dict[tuple[str, str], GpuUsage] = {}
         """Of ended attempts, by user and queue."""
-        jobs = list(jobs)
-        self._finished = {job.id for job in jobs if job.finished}
-        self._usage_of = {job.id: job.usage for job in jobs if job.usage != NO_USAGE}
+        self.before = {
+            AttemptId(job.id, job.attempt): usage_until(state, job, now)
+            for job in state.running.values()
+        }
+        """Of running attempts: their usage at the start."""
+        self._finished = {job.id for job in state.jobs.values() if job.finished}
+        totals = {job.id: self._total(job) for job in state.jobs.values()}
+        self._usage_of = {id: total for id, total in totals.items() if total != NO_USAGE}
 
     def observe_turn(self, seconds: float) -> None:
         """Note how long a turn of the daemon took."""
@@ -86,20 +91,13 @@ class DaemonCounters:
             self.completions[job.state.value] += 1
             if job.started_at is not None and job.ended_at is not None:
                 self.run.observe(max(job.ended_at - job.started_at, 0.0))
-        before = self._usage_of.get(job.id, NO_USAGE)
-        if job.usage != before:
-            self._usage_of[job.id] = job.usage
+        before, total = self._usage_of.get(job.id, NO_USAGE), self._total(job)
+        if total != before:
+            self._usage_of[job.id] = total
             key = (job.user, state.spec(job).queue)
-            self.usage[key] = self.usage.get(key, NO_USAGE) + difference(job.usage, before)
+            self.usage[key] = self.usage.get(key, NO_USAGE) + (total - before)
 
-
-def difference(usage: GpuUsage, before: GpuUsage) -> GpuUsage:
-    """Return what was added to a usage."""
-    return GpuUsage(
-        usage.held - before.held,
-        usage.wasted - before.wasted,
-        usage.measured - before.measured,
-        usage.busy - before.busy,
-        usage.energy - before.energy,
-        usage.cpu - before.cpu,
-    )
+    def _total(self, job: Job) -> GpuUsage:
+        """Return the usage of ended attempts, and that of a running one before the start."""
+        key = AttemptId(job.id, job.attempt)
+        return job.usage + self.before[key] if job.holding and key in self.before else job.usage

@@ -90,7 +90,7 @@ class Daemon:
         )
         self.lifecycle = Lifecycle(reactor, job_source.on_signal, idle_exit)
         self.waiters = JobWaiters(reactor)
-        self.counters = DaemonCounters(engine.state.jobs.values())
+        self.counters = DaemonCounters(engine.state, time.time())
         self.since = time.time()
         self._files: StateFiles | None = None
         self._has_finished = False

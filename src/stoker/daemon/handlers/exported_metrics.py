@@ -14,7 +14,7 @@ from msgspec import Struct
 from stoker import __version__
 from stoker.core.cluster.node import Device, Node
 from stoker.core.model.alarm import KINDS, OVER_REQUESTED
-from stoker.core.model.job import NO_USAGE, GpuUsage
+from stoker.core.model.job import NO_USAGE, AttemptId, GpuUsage
 from stoker.core.model.resources import GPU
 from stoker.core.model.units import THOUSAND
 from stoker.core.state.state import State
@@ -41,6 +41,9 @@ class DaemonFigures(Struct):
     """Joules since the start, by UUID."""
     nodes_up: Mapping[str, bool]
     usage: Usages
+    """Of ended attempts, since the start of the daemon."""
+    before: Mapping[AttemptId, GpuUsage]
+    """Of running attempts, before that."""
     measured: Measured
     with_users: bool
 
@@ -221,7 +224,9 @@ def _running(
 ) -> Iterable[tuple[tuple[str, str], GpuUsage]]:
     for job in state.running.values():
         usage = current_usage(job, figures.measured, state, now)
+        before = figures.before.get(AttemptId(job.id, job.attempt))
         if usage.held:
+            usage = usage - before if before is not None else usage
             yield (job.user, state.spec(job).queue), usage
 
 

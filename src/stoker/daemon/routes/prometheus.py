@@ -46,8 +46,9 @@ def _exposition(
     nodes_up |= {name: node.is_up for name, node in registry.nodes.items()}
     with_users = daemon.settings.metrics.users
     figures = DaemonFigures(
-        api.gpu_readings, recorder.energy, nodes_up, counters.usage, recorder.measured, with_users
-    )
+        api.gpu_readings, recorder.energy, nodes_up, counters.usage, counters.before,
+        recorder.measured, with_users,
+    )  # fmt: skip
     exported.add_build(text)
     exported.add_jobs(text, state, now, with_users)
     exported.add_gpus(text, state, figures)
