@@ -10,6 +10,7 @@ import pytest
 from daemon.handler_fixture import HandlerFixture
 from daemon.users_fixture import ADA, ANA, BO, LEA, Users
 from stoker.daemon.handlers import reservations
+from stoker.daemon.handlers.edit import edit
 from stoker.schema import requests as r
 
 
@@ -94,6 +95,17 @@ def test_it_is_said_which_jobs_stop_and_which_may_still_run(users: Users) -> Non
     reply = make(users, nodes=["box"], subjects=["@vision"])
     assert (reply["preempts"], reply["continues"]) == ([str(stops)], [str(runs)])
     assert (reply["nodes"], reply["gpus"], reply["subjects"]) == (["box"], [], ["@vision"])
+
+
+def test_users_cannot_extend_a_running_job_into_a_reservation(users: Users) -> None:
+    job = users.submit(ANA, gpus="1", time="30")
+    users.handlers.run(job)
+    make(users, nodes=["box"])
+    longer = r.Edit(select=[str(job)], options={"time": "2:00:00"})
+    users.rejects(ANA, "permission", "r1", edit, longer)
+    users.ask(ANA, edit, r.Edit(select=[str(job)], options={"time": "40"}))
+    users.ask(ADA, edit, longer)
+    assert users.handlers.state.spec(users.handlers.job(job)).limit == 7200
 
 
 def test_a_daemon_of_one_user_reserves_for_no_job_or_for_a_queue(handlers: HandlerFixture) -> None:

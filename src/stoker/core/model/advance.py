@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from msgspec import Struct
 
 from stoker.core.model.limits import Subject
+from stoker.core.model.resources import GPU, Placement
 
 
 class AdvanceReservation(Struct, frozen=True, omit_defaults=True):
@@ -39,3 +40,10 @@ class AdvanceReservation(Struct, frozen=True, omit_defaults=True):
     def has_gpu(self, node: str, gpu: str) -> bool:
         """Whether it has a GPU."""
         return node in self.nodes or f"{node}/{gpu}" in self.gpus
+
+    def holds(self, parts: Iterable[Placement]) -> bool:
+        """Whether it has a node or a GPU of these parts of an attempt."""
+        return any(
+            part.node in self.nodes or any(self.has_gpu(part.node, gpu) for gpu in part.names(GPU))
+            for part in parts
+        )

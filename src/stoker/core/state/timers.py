@@ -8,7 +8,6 @@ from math import inf
 from stoker.core import events as e
 from stoker.core.measurement.estimator import ESTIMATE_SLACK, epoch_seconds, profile_of, remaining
 from stoker.core.model.job import Job, JobState
-from stoker.core.model.resources import GPU
 from stoker.core.model.spec import Spec
 from stoker.core.placement.horizon import END_GRACE_SECONDS
 from stoker.core.policies.ranking import UNMEASURED_SECONDS
@@ -252,7 +251,7 @@ def _reservation_timers(
                 continue
             if each.admits(state.limits.keys(state.specs[job.spec])):
                 continue
-            if any(each.has_gpu(part.node, gpu) for part in job.parts for gpu in part.names(GPU)):
+            if each.holds(job.parts):
                 why = f"its GPUs are reserved ({each.name})"
                 yield (
                     each.begin,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec.structs import replace
 
 from stoker.core import events as e
 from stoker.core.model.dependency import Dependency
 from stoker.core.model.job import Job, JobState
+from stoker.core.model.spec import Spec
 from stoker.core.model.units import BadValue
 from stoker.core.options.submit import parse_options
 from stoker.core.state.state import State
@@ -119,11 +122,28 @@ def _edit_running(
     context.check_priority(options.priority, job.priority)
     changed = replace(spec, limit=limit)
     if not context.is_admin:
+        _check_reservations(state, job, changed)
         check_job_limits(changed, context.limits_of(changed, state))
     hash, events = record_spec(state, changed, now.wall)
     priority = job.priority if options.priority is None else options.priority
     edited = e.JobEdited(at=now.wall, job=job.id, spec=hash, name=job.name, priority=priority)
     return [*events, edited]
+
+
+def _check_reservations(state: State, job: Job, changed: Spec) -> None:
+    """Reject a longer time limit with which a job would run into a reservation of others."""
+    limit, before = changed.limit, state.spec(job).limit
+    if job.started_at is None or (limit is not None and before is not None and limit <= before):
+        return
+    end = inf if limit is None else job.started_at + limit + job.slack
+    for each in state.record.reservations.values():
+        is_others = each.holds(job.parts) and not each.admits(state.limits.keys(changed))
+        if is_others and job.started_at < each.begin < end:
+            raise CommandRejected(
+                f"Job {job.label} would run into the reservation {each.name} of what it uses; an"
+                " administrator may allow it.",
+                "permission",
+            )
 
 
 def _leads_to(state: State, dependency: Dependency | None, id: int) -> bool:

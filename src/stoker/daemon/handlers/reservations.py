@@ -225,11 +225,7 @@ def _users(state: State, reservation: AdvanceReservation) -> list[Job]:
         job
         for _, job in sorted(state.running.items())
         if not reservation.admits(state.limits.keys(state.spec(job)))
-        and any(
-            part.node in reservation.nodes
-            or any(reservation.has_gpu(part.node, gpu) for gpu in part.names(GPU))
-            for part in job.parts
-        )
+        and reservation.holds(job.parts)
     ]
 
 
