@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from conftest import Run
 from daemon.users_fixture import ADA, ANA, identities
@@ -20,11 +23,12 @@ from stoker.client.errors import StokerError
 from stoker.client.tcp_endpoint import Endpoint
 from stoker.daemon.http import tokens as module
 from stoker.daemon.http.auth import TCP_AUTH, TcpAuth
-from stoker.daemon.http.permission import caller_of, check_permission
+from stoker.daemon.http.permission import CALLER, caller_of, check_permission
 from stoker.daemon.http.sessions import Sessions
 from stoker.daemon.http.tokens import DAY_SECONDS, Tokens
 from stoker.daemon.identities import Identities
-from stoker.daemon.rights import Need, refusal
+from stoker.daemon.rights import Caller, Need, refusal
+from stoker.daemon.routes import app
 from stoker.engine import CommandRejected
 from stoker.executors.report_tokens import ReportTokens
 
@@ -200,6 +204,33 @@ def test_a_token_that_cannot_be_stored_does_not_exist(tokens: Tokens, tmp_path: 
     with pytest.raises(CommandRejected, match="stored"):
         make(tokens)
     assert tokens.all() == []
+
+
+@pytest.mark.parametrize(("chunks", "read"), [(3, 3), (1000, 2)])
+def test_the_body_of_a_refused_request_is_read_so_that_its_client_sees_the_reply(
+    monkeypatch: pytest.MonkeyPatch, chunks: int, read: int
+) -> None:
+    monkeypatch.setattr(app, "MAX_DISCARDED_BYTES", 100 if chunks > read else 1000)
+    received: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        received.append(1)
+        return {
+            "type": "http.request", "body": b"x" * 60, "more_body": len(received) < chunks
+        }  # fmt: skip
+
+    scope = {"type": "http", "method": "POST", "headers": []}
+    view = Caller(uid=ANA, name="ana", may_act=False)
+
+    async def ask() -> None:
+        request = Request({**scope, "state": {CALLER: view}}, receive)
+        api: Any = SimpleNamespace(context=SimpleNamespace(is_system=False))
+        route = next(each for each in app.ROUTES if (each.method, each.path) == ("POST", "/jobs"))
+        await app._endpoint(api, route)(request)
+
+    with pytest.raises(CommandRejected, match="only look"):
+        asyncio.run(ask())
+    assert len(received) == read
 
 
 # -- a real daemon ----------------------------------------------------------------------------

@@ -152,6 +152,8 @@ JOB_FILTERS: dict[str, type] = {
 VIEW, ACT, OWN, ADMIN, HOST = Need
 
 SUBMISSIONS = (jobs.submit, jobs.submit_sweep)
+MAX_DISCARDED_BYTES = 1 << 20
+"""How much of a refused request is read."""
 WITHOUT_CALLER = ("/report", "/sessions/open", "/metrics")
 """Routes whose clients prove something else than their user: an attempt, a code, a token."""
 
@@ -298,11 +300,27 @@ def _for_caller(api: RouteContext, route: ApiRoute, request: Request) -> RouteCo
     return api.for_caller(caller) if api.context.is_system else api
 
 
+async def _discard_body(request: Request) -> None:
+    """Read what a client still sends: closing before that may reset its connection.
+
+    The client would then see no reply.
+    """
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_DISCARDED_BYTES:
+            return
+
+
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        own = _for_caller(api, route, request)
-        if own.context.caller is not None:
-            await api.verify(own.context.caller)
+        try:
+            own = _for_caller(api, route, request)
+            if own.context.caller is not None:
+                await api.verify(own.context.caller)
+        except CommandRejected:
+            await _discard_body(request)
+            raise
         has_json = route.body is not None and not isinstance(route.body, str)
         body = (await read_body(request, route.body),) if has_json else ()
         if own.context.caller is not None and route.need is not VIEW:
