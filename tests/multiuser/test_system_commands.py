@@ -1,6 +1,7 @@
 """Users and `stoker system run`: routing, listing, the end, and the move of a user's own queue."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -270,6 +271,11 @@ def test_a_queue_is_moved_and_what_runs_ends_where_it_is(
     assert views["first"]["time_limit"] == 600
     assert views["second"]["reason"] == "Dependency"
     assert stopped.json("system", "adopt", user=ana)["moved"] == {}
+    (lock,) = (ana.home / ".local/state/stoker").glob("*/adopt.lock")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = stopped.copy.stoker("system", "adopt", user=ana)
+        assert (done.returncode, "Another" in done.stderr) == (1, True)
     run_moved_jobs(stopped, ana)
     with (own_queue / "go").open("w"):
         pass

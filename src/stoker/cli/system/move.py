@@ -7,6 +7,7 @@ only then released there. So it never can start in both places, and is never in 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 
@@ -161,8 +162,14 @@ def move_queue(*, dry_run: bool) -> int:
     own = Client(places.socket_path(), autostart=True)
     if dry_run:
         return _show(own.export(unheld=True))
-    move = Move(own, system)
-    move.carry_out()
+    own.daemon()  # it starts now, if it does not run; it makes the state directory
+    with open(os.path.join(places.state_dir(), "adopt.lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StokerError("Another stoker system adopt is running; wait for it.") from None
+        move = Move(own, system)
+        move.carry_out()
     kept = own.export()["kept"]
     route.choose_system()
     if all(job["is_running"] for job in kept):
