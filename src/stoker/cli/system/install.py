@@ -141,7 +141,8 @@ def _purge() -> Iterator[Step]:
         if os.path.exists(path):
             yield Step(f"remove {path} with all that is in it", partial(shutil.rmtree, path))
     if _exists(pwd.getpwnam, files.DAEMON_USER):
-        yield _command("userdel", files.DAEMON_USER)
+        # --force: another system on this kernel, as a container, may use the same uid.
+        yield _command("userdel", "--force", files.DAEMON_USER)
     if _exists(grp.getgrnam, files.ADMIN_GROUP):
         yield _command("groupdel", files.ADMIN_GROUP)
 
