@@ -68,6 +68,7 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "/v1/acts", None),
     ("POST", "/v1/limits", {"subject": "queue:short", "max_gpus": "2"}),
     ("GET", "/v1/limits", None),
+    ("POST", "/v1/shares", {"subject": "ana", "weight": 2.0}),
     ("GET", "/v1/shares", None),
     (
         "POST",
