@@ -30,6 +30,8 @@ LOOKS = [
     ("completion", "bash"), ("what-if", "--policy", "fifo"), ("usage", "--by", "label"),
     ("usage", "--json"), ("top", "--once"), ("ui", "--sessions"), ("alarms",),
     ("alarms", "--json"), ("notify", "list"), ("notify", "list", "--json"),
+    ("limit",), ("limit", "--json"), ("share",), ("share", "--json"), ("reserve",),
+    ("reserve", "--json"), ("token", "list"), ("token", "list", "--json"),
     ("compat", "scheduler-state"), ("compat", "grass", "show"),
     ("compat", "scheduler-get-logs", NASTY),
     ("compat", "grass", "enqueue", NASTY, "x"), ("compat", "auto", "status", NASTY),
@@ -56,6 +58,10 @@ ERRORS = [
     ("resume", f"x{NASTY}"), ("retry", f"x{NASTY}"), ("edit", f"x{NASTY}", "--priority", "1"),
     ("move", f"x{NASTY}", "--first"), ("gpus", f"--{NASTY}"), ("eta", f"x{NASTY}"),
     ("alarms", f"--{NASTY}"), ("notify", "test", NASTY), ("mcp", f"--{NASTY}"),
+    ("limit", f"queue:{NASTY}", "--max-gpus", NASTY), ("share", NASTY, NASTY),
+    ("reserve", "--gpus", NASTY, "--from", NASTY), ("reserve", "--cancel", NASTY),
+    ("token", "create", "--name", NASTY, "--rights", NASTY), ("token", "revoke", NASTY),
+    ("system", NASTY),
 ]  # fmt: skip
 
 

@@ -156,6 +156,7 @@ class ReportServer:
         registry: Any = SimpleNamespace(executor=lambda _: self.executor)
         receiver = ReportReceiver(self.box.monitor, registry)
         self.daemon = SimpleNamespace(reports=receiver, engine=self)
+        self.context = SimpleNamespace(caller=None)
         self.report_rates = ReportRates()
         route = ApiRoute("POST", "/report", Need.VIEW, reports.receive, ReportReply, OCTETS)
         routes = [Route("/v1/report", _endpoint(self, route), methods=["POST"])]  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import pytest
 
 from core.scenario import Afar, gpus
 from core.test_training import counted, listens, sharing, training
+from stoker import places
 from stoker.core import events as e
 from stoker.core.model.resources import ResourceRequest
 from stoker.core.model.spec import Training
@@ -18,8 +19,11 @@ from stoker.schema.job import JobView
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> str:
-    (tmp_path / "install").write_text("0123abcd4567\n")
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("STOKER_HOME", str(tmp_path))
+    install = Path(places.install_path())
+    install.parent.mkdir(parents=True, exist_ok=True)
+    install.write_text("0123abcd4567\n")
     return str(tmp_path / "logs")
 
 
