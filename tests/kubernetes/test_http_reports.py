@@ -11,6 +11,7 @@ from kubernetes.actions import add_reporting_cluster
 from kubernetes.handover_bench import HandoverBench
 from kubernetes.kubelet_node import KubeletNode
 from stoker.core import events as e
+from stoker.core.model.spec import Training
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
@@ -83,7 +84,7 @@ def test_a_stop_request_arrives_over_http(
         extra = launch.extra | {"JOB_UUID": f"{bench.install[:8]}-7"}
         bench.executor.start(
             replace(
-                launch, extra=extra, needs_report_directory=True, is_training=True,
+                launch, extra=extra, spec=replace(launch.spec, training=Training()),
                 checkpoints=str(tmp_path / "work" / f"{bench.install[:8]}-7"),
                 reports=str(tmp_path / "training/7.0"),
             )

@@ -158,6 +158,7 @@ class ReportServer:
         self.daemon = SimpleNamespace(reports=receiver, engine=self)
         self.context = SimpleNamespace(caller=None)
         self.report_rates = ReportRates()
+        self.context = SimpleNamespace(is_system=False, caller=None)
         route = ApiRoute("POST", "/report", Need.VIEW, reports.receive, ReportReply, OCTETS)
         routes = [Route("/v1/report", _endpoint(self, route), methods=["POST"])]  # type: ignore[arg-type]
         app = AuthMiddleware(
