@@ -8,10 +8,14 @@ from pathlib import Path
 
 from multiuser.users import User, account_lock
 
+FIRST_DAEMON_UID = 2_000_000
+
 SET_UP = """
 set -e
 mount -t tmpfs -o mode=755 tmpfs "$1"
 cp -a /etc "$1/etc"
+sed -i "/^SYS_UID_M/d" "$1/etc/login.defs"
+printf "SYS_UID_MIN %s\\nSYS_UID_MAX %s\\n" "$2" "$2" >> "$1/etc/login.defs"
 mount --bind "$1/etc" /etc
 for directory in /run /var/lib /usr/local/bin; do
     mount -t tmpfs -o mode=755 tmpfs "$directory"
@@ -54,12 +58,16 @@ class MachineCopy:
 
 @contextlib.contextmanager
 def machine_copy(directory: Path, program: Path) -> Iterator[MachineCopy]:
-    """Make the namespace; it ends with the process that holds it."""
-    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", SET_UP, "sh"]
+    """Make the namespace; it ends with the process that holds it.
+
+    The daemon gets a uid of its own: tests of other processes end all processes of theirs.
+    """
+    unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", SET_UP, "sh"]
+    command = [*unshare, str(directory), str(FIRST_DAEMON_UID + os.getpid())]
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as stack:
         with account_lock():  # useradd has temporary files in /etc
-            holder = subprocess.Popen([*command, directory], stdin=pipe, stdout=pipe, text=True)
+            holder = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
             stack.enter_context(holder)
             stack.callback(holder.kill)
             assert holder.stdout is not None
