@@ -155,6 +155,32 @@ def test_programs_that_are_killed_are_started_again(machine: Machine, system: Sy
     assert system.stop() == 0
 
 
+def test_the_terminal_of_a_job_is_that_of_its_user(machine: Machine, system: SystemCopy) -> None:
+    words = ("run", "--pty", "--", "sh", "-c", "echo go; read word; echo got $word; exit 3")
+    terminal, end = os.openpty()
+    with os.fdopen(terminal, "rb", buffering=0) as reader:
+        process = subprocess.Popen(
+            system.copy.command(system.copy.program, *words, user=machine.ana), cwd="/",
+            stdin=end, stdout=end, stderr=subprocess.DEVNULL,
+            env={"PATH": os.environ["PATH"], **machine.ana.environment()},
+        )  # fmt: skip
+        os.close(end)
+        output = b""
+        while b"go\r\n" not in output:
+            output += reader.read(1000)
+        os.write(terminal, b"yes\n")
+        with contextlib.suppress(OSError):  # the end of the other side
+            while piece := reader.read(1000):
+                output += piece
+        assert (process.wait(60), b"got yes" in output) == (3, True), output
+
+
+def test_failures_of_others_are_not_counted_as_own(machine: Machine, system: SystemCopy) -> None:
+    system("run", "--", "false", user=machine.ben, code=1)
+    assert "FAILED" not in system.json("queue", user=machine.ana)["counts"]
+    assert system.json("queue", user=machine.ben)["counts"]["FAILED"] == 1
+
+
 def test_uninstall_waits_for_jobs_and_for_the_programs(
     machine: Machine, system: SystemCopy
 ) -> None:

@@ -21,30 +21,33 @@ from stoker.client.errors import StokerError
 def attach(client: Client, label: str) -> int:
     """Wait for the job to start, relay its terminal until it ends; return its exit code."""
     try:
-        path = _attach_path(client, label)
+        sock = _connect(client, label)
     except KeyboardInterrupt:
         return detach(client, label)
-    if path is not None:
-        sock = Socket(AF_UNIX, SOCK_STREAM)
-        try:
-            sock.connect(path)
-        except FileNotFoundError:
-            pass  # it has already ended
-        else:
-            _relay_raw(sock)
+    if sock is not None:
+        _relay_raw(sock)
         sock.close()
     views = reconnect.wait(client, [label])["jobs"]
     return max((int(view.get("result") or 0) for view in views), default=0)
 
 
-def _attach_path(client: Client, label: str) -> str | None:
-    """Return the socket of the job's terminal once it exists; None if the job has ended."""
+def _connect(client: Client, label: str) -> Socket | None:
+    """Connect to the job's terminal once it exists; return None if the job has ended.
+
+    The system daemon names the socket of another user without seeing whether it exists yet.
+    """
     reported = False
     polls = 30  # the socket may appear a moment after the process
     while True:
         view = client.jobs([label])["jobs"][0]
         if view.get("attach"):
-            return str(view["attach"])
+            sock = Socket(AF_UNIX, SOCK_STREAM)
+            try:
+                sock.connect(view["attach"])
+            except (FileNotFoundError, ConnectionRefusedError):
+                sock.close()
+            else:
+                return sock
         if view.get("result") is not None:
             return None
         polls -= view["state"] == "RUNNING"

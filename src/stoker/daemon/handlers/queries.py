@@ -98,7 +98,8 @@ def list_ids(
               if fold and state.sweeps[id].is_open]  # fmt: skip
     return reply_only(
         {"ids": [row[0] for row in rows], "members": members, "more": more,
-         "counts": counts(state), "now": iso(now.wall), "sweeps": sweeps, **general()}
+         "counts": counts(state, job_filter.user), "now": iso(now.wall), "sweeps": sweeps,
+         **general()}
     )  # fmt: skip
 
 
@@ -185,8 +186,11 @@ def _is_shown(job: Job, hidden: Mapping[int, Sweep]) -> bool:
     return not hidden or job.params is None
 
 
-def counts(state: State) -> dict[str, int]:
-    """Return the number of jobs per state; finished jobs only if failed and not dismissed."""
+def counts(state: State, user: str = "") -> dict[str, int]:
+    """Return the number of jobs per state; finished jobs only if failed and not dismissed.
+
+    With a user, only that user's failures are counted.
+    """
     numbers: dict[str, int] = {}
     for job in state.running.values():
         numbers[job.state.value] = numbers.get(job.state.value, 0) + 1
@@ -194,7 +198,10 @@ def counts(state: State) -> dict[str, int]:
     if pending:
         numbers["PENDING"] = pending
     for id in state.unacknowledged:
-        name = state.jobs[id].state.value
+        job = state.jobs[id]
+        if user and job.user != user:
+            continue
+        name = job.state.value
         numbers[name] = numbers.get(name, 0) + 1
     return numbers
 
