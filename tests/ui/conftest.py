@@ -1,6 +1,6 @@
 """Fixtures of the web page's tests: a real daemon with GPUs, and Chromium."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+def a100s(count: int, busy: Callable[[int], int] = lambda at: 0) -> list[Gpu]:
+    """GPUs of one model, with a utilization of each."""
+    return [
+        Gpu(uuid=f"GPU-{at}", name="NVIDIA A100-SXM4-80GB", pci=f"0000:{at + 1:02x}:00.0",
+            utilization=busy(at))
+        for at in range(count)
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium while the tests of one file run: playwright holds the event loop of the thread."""
@@ -44,11 +53,8 @@ def box(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> DaemonFixture:
-    """A running daemon with four GPUs of a stand-in driver."""
-    nvml.set(
-        Gpu(uuid=f"GPU-{at}", name="NVIDIA A100-SXM4-80GB", pci=f"0000:0{at + 1}:00.0")
-        for at in range(4)
-    )
+    """A running daemon with four GPUs of a stand-in driver, or as many as its parameter says."""
+    nvml.set(a100s(getattr(request, "param", 4)))
     made = DaemonFixture(home, stoker)
     request.node.stash[LEFT] = made.run_dir
     for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "FAKE_NVML"):

@@ -5,7 +5,7 @@ import type { JobView } from "../src/api";
 import { submitCommand, submitPython } from "../src/core/copy";
 import { compile, format, parse, selects, serverText, toggle } from "../src/core/filter";
 import { bytes, clock, duration, memory, memoryOf, plural, quoted, ranges, safe } from "../src/core/format";
-import { GpuHistory, assignColours, gpuHours } from "../src/core/gpus";
+import { GpuHistory, assignColours, barAt, gpuHours, stepsPerBar } from "../src/core/gpus";
 import { listing } from "../src/core/listing";
 import { frameParser } from "../src/core/sse";
 import { groupOf, stateSymbol, stateWord } from "../src/core/states";
@@ -276,4 +276,12 @@ test("a job is copied as a command and as a call", () => {
   assert.equal(submitCommand(job), "stoker submit --name 'a b' --gpus a100:2 --cpus 8 --mem 1024M --time 2 --priority 3 --chdir /tmp python train.py \"x y\"");
   const lines = ["import stoker", "", "stoker.Client().submit(", '    "python train.py \\"x y\\"",', '    name="a b",', '    gpus="a100:2",', '    cpus="8",', '    mem="1024M",', '    time="2",', "    priority=3,", '    chdir="/tmp",', ")", ""];
   assert.deepEqual(submitPython(job).split("\n"), lines);
+});
+
+test("a bar of several steps has their mean and their last job, and nothing where nothing is known", () => {
+  const series = { utilization: [10, null, 50, null, null], memory: [], jobs: [1, 2, null, null, null] };
+  assert.deepEqual(barAt(series, 0, 3), { value: 30, job: 2 });
+  assert.deepEqual(barAt(series, -1, 1), { value: 10, job: 1 });
+  assert.deepEqual(barAt(series, 3, 5), { value: null, job: null });
+  assert.deepEqual([stepsPerBar(120, 165), stepsPerBar(120, 120), stepsPerBar(120, 25)], [1, 1, 5]);
 });

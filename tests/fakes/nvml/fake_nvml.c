@@ -31,7 +31,7 @@
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
        TOO_SMALL = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, RESET = 16 };
-enum { MAX_DEVICES = 64, MAX_PROCESSES = 64, MAX_MIG = 8 };
+enum { MAX_DEVICES = 256, MAX_PROCESSES = 64, MAX_MIG = 8 };
 
 typedef struct { unsigned pid; int graphics; unsigned long long memory; } process_t;
 typedef struct {

@@ -21,6 +21,22 @@ export interface Series {
   jobs: (number | null)[];
 }
 
+/** How many steps one bar stands for, so that there are not more bars than fit. */
+export const stepsPerBar = (steps: number, most: number): number => Math.max(1, Math.ceil(steps / most));
+
+/** The values of a bar: the mean of its steps, and the last job in them. */
+export function barAt(series: Series, from: number, to: number): { value: number | null; job: number | null } {
+  let sum = 0;
+  let known = 0;
+  let job: number | null = null;
+  for (let i = Math.max(0, from); i < to; i++) {
+    const value = series.utilization[i];
+    if (value != null) [sum, known] = [sum + value, known + 1];
+    job = series.jobs[i] ?? job;
+  }
+  return { value: known ? sum / known : null, job };
+}
+
 let serials = 0;
 
 /** History of all GPUs over one period. */

@@ -38,6 +38,8 @@ const SILENCE_SECONDS = 20;
 const HIDDEN_SECONDS = 60;
 /** A difference of the clocks of daemon and browser from which one of them has jumped. */
 const JUMP_SECONDS = 10;
+/** With more GPUs only every second frame is shown, so that an open page stays cheap. */
+const FEW_GPUS = 128;
 const RETRY_SECONDS = [0.5, 1, 2, 3, 5];
 
 export const link = signal<{ state: LinkState; since: number }>({ state: "connecting", since: 0 });
@@ -73,6 +75,7 @@ export const mayAct = computed(() => !!hello.value && !hello.value.read_only && 
 export const isStale = computed(() => link.value.state === "lost");
 export const isLive = computed(() => link.value.state === "live");
 
+let frames = 0;
 let clockOffset = 0;
 /** By the clock that does not jump. */
 let lastByte = 0;
@@ -227,6 +230,9 @@ function onGpus(frame: GpuFrame): void {
     setClock(frame.t);
     keepTrying(loadHistory);
   }
+  history.peek()?.add(frame);
+  frames++;
+  if (frame.g.length > FEW_GPUS && frames % 2 === 0) return;
   batch(() => {
     const before = samples.peek();
     // A sample that did not change keeps its identity, so that its strip is not drawn again.
@@ -234,7 +240,6 @@ function onGpus(frame: GpuFrame): void {
       const old = before.get(sample[0]);
       return [sample[0], old && String(old) === String(sample) ? old : sample];
     }));
-    history.peek()?.add(frame);
     tick.value++;
   });
   if (gpus.peek() && frame.g.length !== gpus.peek()!.length) once("gpus", 1, () => keepTrying(loadGpus));

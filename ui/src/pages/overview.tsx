@@ -11,7 +11,8 @@ import { alarmKey, alarms, counts, ended, gpuNote, gpus, hours, loaded, mayAct, 
 import { RANGES, chooseRange, density, range } from "../prefs";
 import { At, Estimate, JobLink, Since } from "../widgets/bits";
 import { Empty, Name, Panel, Progress, StateChip } from "../widgets/plain";
-import { Strip, StripLine, Swatch, updateColours } from "../widgets/strip";
+import { updateColours } from "../widgets/canvas";
+import { Strip, StripLine, Swatch } from "../widgets/strip";
 
 const MANY_GPUS = 32;
 
