@@ -1,5 +1,6 @@
 """Preemption: no possible preemptor is skipped, and which jobs become victims."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -215,6 +216,19 @@ STEPS = (
     ["submit_random"] * 6 + ["start"] + ["begin_training"] * 4 + ["count_epochs", "end", "cancel"]
     + ["stop"] * 3 + ["pause", "resume", "resume", "hold", "drain"] + ["pass_time"] * 3
 )  # fmt: skip
+
+
+def test_plans_leave_no_reference_cycles_for_the_garbage_collector() -> None:
+    workload = RandomWorkload(1)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            workload.step()
+            workload.run_cycles()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 # -- examples --------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ class StartStage:
         self.session = session
         self._position: SortKey = BEFORE_ALL
         """Position of the last candidate: what is nominated to jobs before it is withheld."""
-        self._may_fit = SizeTest(self._capacity_test)
         self._admission = Admission(session.state)
         self.has_unused_targets = False
         """Whether a quota blocks a job with a target, which others could have."""
@@ -65,14 +64,17 @@ class StartStage:
         if self.session.assignment is not None:
             yield from self._assigned_candidates(self.session.assignment)
             return
-        for key, job_class in fitting_heads(state.pending, self._may_fit):
+        # Not an attribute: by a reference cycle, the overlays of each plan would stay in memory
+        # until garbage is collected: 13 % of the time of a plan at 10^3 nodes.
+        may_fit = SizeTest(self._capacity_test)
+        for key, job_class in fitting_heads(state.pending, may_fit):
             self._position = key
             if not self._admission.admits(job_class):
                 continue
             job = state.jobs[job_class.head]
             request = state.startable_request(job, job_class, self.session.at)
             yield Candidate(key, job, request)
-            self._may_fit.forget()
+            may_fit.forget()
             if job.id in state.pending:
                 self._admission.on_blocked(job_class)
 
