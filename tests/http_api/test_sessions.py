@@ -263,10 +263,16 @@ def test_the_number_of_sessions_is_bounded(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_CODES", 2)
-    sessions.create("act", 60)
-    sessions.create("act", 60)
-    with pytest.raises(CommandRejected, match="too many"):
-        sessions.create("act", 60)
+    monkeypatch.setattr(module, "MAX_SESSIONS", 1)
+    for uid in (1000, 1001):  # users do not take each other's places
+        sessions.create("act", 60, uid=uid)
+        sessions.create("act", 60, uid=uid)
+        with pytest.raises(CommandRejected, match="too many"):
+            sessions.create("act", 60, uid=uid)
+    for uid in (1002, 1003):
+        opened(sessions, uid=uid)
+        with pytest.raises(CommandRejected, match="too many"):
+            sessions.create("view", 60, share=True, uid=uid)
 
 
 def test_the_token_of_an_attempt_gives_access_to_its_report_only(sessions: Sessions) -> None:

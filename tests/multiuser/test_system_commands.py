@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import http.client
 import json
 import os
 import shutil
@@ -173,6 +174,49 @@ def test_the_terminal_of_a_job_is_that_of_its_user(machine: Machine, system: Sys
             while piece := reader.read(1000):
                 output += piece
         assert (process.wait(60), b"got yes" in output) == (3, True), output
+
+
+def test_a_user_gets_a_session_at_the_port_of_the_configuration(
+    machine: Machine, stopped: SystemCopy
+) -> None:
+    ana, ben = machine.ana, machine.ben
+    config = "printf '[api]\\nlisten = \"127.0.0.1:0\"\\n' >> /etc/stoker/config.toml"
+    assert stopped.copy.run("sh", "-c", config).returncode == 0
+    stopped.start()
+    job = stopped("submit", "--", "echo private; exec sleep 600", user=ben).strip()
+    url, _, code = stopped("ui", "--print", user=ana).strip().partition("/#c=")
+    own = {"Stoker-Session": "1", "Sec-Fetch-Site": "same-origin"}
+
+    def ask(method: str, path: str, body: object = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {**own, "Content-Type": "application/json"})
+        reply = connection.getresponse()
+        if cookie := reply.headers["Set-Cookie"]:
+            own["Cookie"] = cookie.partition(";")[0]
+        text = reply.read()
+        connection.close()
+        return reply.status, json.loads(text)
+
+    assert ask("POST", "/v1/sessions/open", {"code": code})[1]["user"] == ana.name
+    (view,) = ask("GET", "/v1/jobs")[1]["jobs"]
+    assert (view["user"], view["command"]) == (ben.name, "")
+    assert ask("GET", f"/v1/jobs/{job}/log")[0] == 403
+    assert ask("POST", "/v1/cancel", {"select": [job]})[0] == 403
+    assert ask("POST", "/v1/limits", {"subject": "*", "max_gpus": "0"})[0] == 403
+    stopped("cancel", job, user=ben)
+
+
+def test_without_a_port_ui_says_what_an_administrator_sets(
+    machine: Machine, system: SystemCopy
+) -> None:
+    done = system.copy.stoker("ui", "--print", user=machine.ana)
+    assert (done.returncode, "[api] listen" in done.stderr) == (5, True), done.stderr
+    opened = system.copy.stoker("ui", "--print")
+    assert opened.returncode == 0, opened.stderr
+    (act,) = json.loads(system.copy.stoker("history", "--acts", "--json").stdout)["acts"]
+    assert (act["verb"], act["uid"]) == ("POST /listen", 0)
+    assert "null" not in act["what"]
 
 
 def test_failures_of_others_are_not_counted_as_own(machine: Machine, system: SystemCopy) -> None:

@@ -181,6 +181,7 @@ export interface DaemonStatus {
   unreachable: string[];
   store: string;
   listeners: ListenerView[];
+  names: string[];
   thresholds: GpuThresholds;
   seq: number;
   warnings: string[];

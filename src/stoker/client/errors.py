@@ -6,7 +6,7 @@ from stoker import wire
 
 SYSTEM_DOWN = (
     "The system daemon of this machine is not running; an administrator starts it "
-    "(stoker system status). A daemon of your own: STOKER_MODE=own"
+    "(stoker system status). STOKER_MODE=own uses a daemon of your own."
 )
 
 

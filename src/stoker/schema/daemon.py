@@ -48,6 +48,8 @@ class DaemonStatus(Struct, kw_only=True):
     unreachable: list[str]
     store: str
     listeners: list[ListenerView]
+    names: list[str] = []
+    """Host names under which browsers reach it, besides the loopback ones."""
     thresholds: Thresholds
     seq: int
     """Sequence number of the last event."""

@@ -1,8 +1,8 @@
 """Open the web page of the daemon in a browser.
 
-The page is served on a port of this machine that only you can use: the link opens one session
-within a minute. --share prints a link with which others may look, for as long as you say; it is
-useful at a port for other machines (stoker daemon restart --listen HOST:PORT).
+The page is served on a port of this machine; the link opens one session within a minute. --share
+prints a link with which others may look, for as long as you say; it is useful at a port for other
+machines (stoker daemon restart --listen HOST:PORT; of a system daemon: [api] listen).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stoker.cli.output import clean, table
 from stoker.cli.output.table import Column
 from stoker.cli.output.times import parse_duration, relative
 from stoker.client.client import Client, connect
-from stoker.client.errors import UsageError
+from stoker.client.errors import PermissionDenied, UsageError
 from stoker.wire import JsonObject, is_loopback
 
 USAGE = (
@@ -38,6 +38,7 @@ OPTIONS = (
 SESSION_SECONDS = 43200
 MIN_SHARE_SECONDS, MAX_SHARE_SECONDS = 60, 90 * 86400
 MAX_ID_LENGTH = 40
+ANY_ADDRESS = ("0.0.0.0", "::", "[::]", "")  # noqa: S104 - it is compared, not bound
 COLUMNS = (Column("ID"), Column("RIGHTS"), Column("KIND"), Column("OPENED"), Column("USED"),
            Column("EXPIRES"), Column("NOTE", cut=True))  # fmt: skip
 
@@ -114,28 +115,57 @@ def _page_address(client: Client, args: Args, address: str | None, is_shared: bo
     """Return the address of the page, after opening a port if there is none."""
     if address is not None:
         return f"http://{address}"
-    port = args.count("port")
-    listeners = [each for each in client.daemon()["listeners"] if "serves" not in each["note"]]
+    port, status = args.count("port"), client.daemon()
+    listeners = [each for each in status["listeners"] if "serves" not in each["note"]]
     if is_shared and port is None:
         for listener in listeners:
             if listener["tls"]:
-                return _shared_address(listener["address"])
+                return _shared_address(listener["address"], status["names"])
+        opens = "[api] listen" if status["mode"] == "system" else "stoker daemon restart --listen"
         output.say(
-            "stoker: this link works on this machine only; a port for others: "
-            "stoker daemon restart --listen 0.0.0.0:25647"
+            f"stoker: this link works on this machine only; a port for others: {opens} "
+            "0.0.0.0:25647"
         )
     for listener in listeners:
-        host, _, number = listener["address"].rpartition(":")
-        if is_loopback(host.strip("[]")) and not listener["tls"] and port in (None, int(number)):
+        host, number = _split(listener["address"])
+        if is_loopback(host) and not listener["tls"] and port in (None, number):
             return f"http://{listener['address']}"
-    opened = client.listen(f"127.0.0.1:{port or 0}", keep=True)
+    for listener in listeners:
+        host, number = _split(listener["address"])
+        if status["mode"] == "system" and listener["tls"] and port in (None, number):
+            host = "127.0.0.1" if host in ANY_ADDRESS else host
+            return f"https://{f'[{host}]' if ':' in host else host}:{number}"
+    return _open_port(client, port)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, number = address.rpartition(":")
+    return host.strip("[]"), int(number)
+
+
+def _open_port(client: Client, port: int | None) -> str:
+    """Open a port; if only administrators may, raise an error that says what to set."""
+    try:
+        opened = client.listen(f"127.0.0.1:{port or 0}", keep=True)
+    except PermissionDenied:
+        raise PermissionDenied(
+            f"The system daemon has no port {port or 'for browsers'}; an administrator opens one: "
+            f'[api] listen = "127.0.0.1:{port or 25647}" in /etc/stoker/config.toml, and a '
+            "restart of the daemon."
+        ) from None
     return f"http://{opened['address']}"
 
 
-def _shared_address(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    is_any = host in {"0.0.0.0", "[::]", ""}  # noqa: S104 - it is compared, not bound
-    return f"https://{os.uname().nodename if is_any else host}:{port}"
+def _shared_address(address: str, names: list[str]) -> str:
+    """Return the address under which other machines reach a port."""
+    host, port = _split(address)
+    host = f"[{host}]" if ":" in host else host
+    if host in ANY_ADDRESS:
+        host = names[0] if names else os.uname().nodename
+    if host not in names:
+        output.say(f'stoker: browsers are refused there until the configuration has: [api] names = '
+                   f'["{host}"]')  # fmt: skip
+    return f"https://{host}:{port}"
 
 
 def _has_display() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from stoker.core import events as e
 from stoker.core.state.state import State
@@ -28,14 +28,24 @@ def recorded(handler: CommandHandler, caller: Caller, verb: str, what: str) -> C
         result = handler(state, now)
         if result.events and not any(isinstance(event, SUBMISSIONS) for event in result.events):
             jobs = {event.job for event in result.events if isinstance(event, e.JobEvent)}
-            acted = e.Acted(
-                at=now.wall, uid=caller.uid, user=caller.name, verb=verb,
-                jobs=tuple(_ranges(sorted(jobs))), what=what[:MAX_WHAT],
-            )  # fmt: skip
-            result.events = [*result.events, acted]
+            result.events = [*result.events, _acted(caller, verb, what, jobs, now)]
         return result
 
     return handle
+
+
+def record_change(
+    caller: Caller, verb: str, what: str, state: State, now: Instant
+) -> CommandResult:
+    """Record a change of the daemon itself, such as a port, of which there is no event."""
+    return CommandResult([_acted(caller, verb, what, (), now)])
+
+
+def _acted(caller: Caller, verb: str, what: str, jobs: Collection[int], now: Instant) -> e.Acted:
+    return e.Acted(
+        at=now.wall, uid=caller.uid, user=caller.name, verb=verb,
+        jobs=tuple(_ranges(sorted(jobs))), what=what[:MAX_WHAT],
+    )  # fmt: skip
 
 
 def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:

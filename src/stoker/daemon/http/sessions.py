@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 CODE_SECONDS = 60.0
 """How long a code that opens one session is valid."""
 MAX_SESSIONS = 200
+"""Of a user."""
 MAX_CODES = 50
+"""Of a user, that are not opened yet."""
 SECRET_BYTES = 24
 VIEW, ACT = "view", "act"
 
@@ -94,7 +96,8 @@ class Sessions:
     ) -> tuple[Session, str]:  # fmt: skip
         """Return a new session, not opened yet, and the code that opens it."""
         self._drop_expired()
-        if len(self._sessions) >= MAX_SESSIONS or len(self._codes) >= MAX_CODES:
+        codes = sum(session.uid == uid for session, _ in self._codes.values())
+        if self._count(uid) >= MAX_SESSIONS or codes >= MAX_CODES:
             raise CommandRejected(
                 "There are too many sessions. End some: stoker ui --sessions", "failed"
             )
@@ -118,7 +121,7 @@ class Sessions:
         cookie = token_urlsafe(SECRET_BYTES)
         if entry is not None:
             session = replace(entry[0], secret=_hash(cookie))
-        elif shared is not None and shared.share and len(self._sessions) < MAX_SESSIONS:
+        elif shared is not None and shared.share and self._count(shared.uid) < MAX_SESSIONS:
             session = replace(
                 shared, id=token_hex(4), secret=_hash(cookie), share=False, parent=shared.id,
                 created=time.time(),
@@ -162,6 +165,9 @@ class Sessions:
         for hash in codes:
             del self._codes[hash]
         self._write()
+
+    def _count(self, uid: int | None) -> int:
+        return sum(session.uid == uid for session in self._sessions.values())
 
     def _add(self, session: Session) -> None:
         self._sessions[session.secret] = session

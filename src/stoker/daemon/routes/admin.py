@@ -63,6 +63,7 @@ async def status(api: RouteContext, request: Request) -> Any:
                 **nodes.summary(daemon.registry, state),
                 store=api.context.store_name,
                 listeners=listeners,
+                names=list(daemon.settings.api.names),
                 thresholds=daemon.gpus.thresholds.view(),
                 seq=daemon.engine.seq,
                 warnings=[*api.warnings(), *nodes.cluster_problems(state)],

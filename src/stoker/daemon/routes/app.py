@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import to_builtins
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -312,6 +313,12 @@ async def _discard_body(request: Request) -> None:
             return
 
 
+def _given(body: Any) -> str:
+    """Return the fields of a request that have values, as JSON."""
+    fields = to_builtins(body).items()
+    return json_encode({key: value for key, value in fields if value is not None}).decode()
+
+
 def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
@@ -324,10 +331,11 @@ def _endpoint(api: RouteContext, route: ApiRoute) -> Callable[[Request], Awaitab
         has_json = route.body is not None and not isinstance(route.body, str)
         body = (await read_body(request, route.body),) if has_json else ()
         if own.context.caller is not None and route.need is not VIEW:
-            what = json_encode(*body) if body and route.need in (ADMIN, HOST) else b""
-            own.record_acts(f"{route.method} {request.url.path.removeprefix(wire.PREFIX)}",
-                            what.decode())  # fmt: skip
+            what = _given(*body) if body and route.need in (ADMIN, HOST) else ""
+            own.record_acts(f"{route.method} {request.url.path.removeprefix(wire.PREFIX)}", what)
         value = await route.handler(own, request, *body)
+        if route.need is HOST:
+            await own.record_change()
         return value if isinstance(value, Response) else reply(value)
 
     return endpoint

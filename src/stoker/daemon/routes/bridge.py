@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from stoker.core.state.state import State
 from stoker.daemon.context import CommandHandler, reply_only
 from stoker.daemon.handlers import nodes
-from stoker.daemon.handlers.acts import last_submitter, recorded
+from stoker.daemon.handlers.acts import last_submitter, record_change, recorded
 from stoker.daemon.http.sessions import Sessions
 from stoker.daemon.http.tokens import Tokens
 from stoker.daemon.metrics.store import MetricsStore
@@ -110,10 +110,18 @@ class RouteContext:
         """Record what the requests of this user change."""
         self._verb, self._what = verb, what
 
+    async def record_change(self) -> None:
+        """Record that this request has changed the daemon itself."""
+        if self._verb and self.context.caller is not None:
+            await self._put(partial(record_change, self.context.caller, self._verb, self._what))
+
     async def ask(self, handler: CommandHandler) -> Any:
         """Return the reply of a handler, or raise its rejection."""
         if self._verb and self.context.caller is not None:
             handler = recorded(handler, self.context.caller, self._verb, self._what)
+        return await self._put(handler)
+
+    async def _put(self, handler: CommandHandler) -> Any:
         future, on_reply = reply_future()
         self.put(QueuedCommand(handler, on_reply))
         return await future
