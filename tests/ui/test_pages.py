@@ -66,6 +66,20 @@ def test_every_page_is_accessible_and_quiet(browser: Browser, busy: DaemonFixtur
         assert visitor.problems == []
 
 
+def test_a_job_shows_its_dependents_and_names_of_variables_but_no_values(
+    box: DaemonFixture, visitor: Visitor
+) -> None:
+    first = box.submit("--hold", "--export", "ALL,TOKEN=hunter2", "true")
+    second = box.submit("--dependency", f"afterok:{first}", "true")
+    visitor.open(f"j/{first}")
+    visitor.page.get_by_text("(names only)").click()
+    visitor.shows("TOKEN")
+    assert "hunter2" not in visitor.page.content()
+    facts = visitor.page.locator(".facts").last
+    facts.get_by_role("link", name=second, exact=True).click()
+    expect(facts).to_contain_text(f"afterok:{first}")
+
+
 def test_a_new_job_appears_and_a_daemon_that_dies_is_shown(
     box: DaemonFixture, visitor: Visitor
 ) -> None:

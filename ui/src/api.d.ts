@@ -460,6 +460,8 @@ export interface JobView {
   foreseen: EstimateView;
   members: MembersView;
   hook: HookView | null;
+  variables: string[];
+  dependents: string[];
   alarms: AlarmView[];
   advice: string;
 }

@@ -176,6 +176,10 @@ class JobView(Struct, Generic[Time], frozen=True, kw_only=True, rename={"array_i
     foreseen: EstimateView[Time] | UnsetType = UNSET
     members: MembersView | UnsetType = UNSET
     hook: HookView | UnsetType | None = UNSET
+    variables: list[str] | UnsetType = UNSET
+    """Names of its environment variables."""
+    dependents: list[str] | UnsetType = UNSET
+    """Labels of jobs that depend on it."""
     alarms: list[AlarmView] | UnsetType = UNSET
     """What is probably wrong with it now."""
     advice: str | UnsetType = UNSET

@@ -42,6 +42,25 @@ def test_others_see_label_user_resources_and_state(users: Users) -> None:
         assert views(users, uid, job)[0]["command"] == SECRET
 
 
+def test_names_of_variables_and_dependents_are_shown_with_the_rights_of_the_caller(
+    users: Users,
+) -> None:
+    first = users.submit(ANA, export="TOKEN=hunter2")
+    others = [users.submit(uid, dependency=f"afterany:{first}") for uid in (ANA, BO)]
+    seen = {}
+    for uid in (ANA, BO, ADA):
+        listing = partial(queries.list_views, has_details=True)
+        [view] = users.ask(uid, listing, [first], 0)
+        assert "hunter2" not in repr(view)
+        seen[uid] = view.get("variables"), view.get("dependents")
+    assert seen[BO] == (None, None)
+    labels = [str(id) for id in others]
+    assert "TOKEN" in seen[ANA][0]
+    assert seen[ANA][1] == labels[:1]
+    assert seen[ADA][1] == labels
+    assert "variables" not in views(users, ANA, first)[0]
+
+
 @pytest.mark.parametrize(("private", "sees"), [("all", False), ("logs", True), ("none", True)])
 def test_what_is_private_is_a_setting(
     handlers: HandlerFixture, private: Private, sees: bool

@@ -42,7 +42,7 @@ export function Job() {
     let isGone = false;
     const load = async () => {
       try {
-        const reply = await get<JobList>(withQuery("jobs", { select: exact(selector), limit: 1, estimate: "1", hook: "1" }));
+        const reply = await get<JobList>(withQuery("jobs", { select: exact(selector), limit: 1, estimate: "1", hook: "1", details: "1" }));
         if (isGone) return;
         job.value = reply.jobs[0] ?? null;
         problem.value = job.value ? "" : `There is no job ${selector}.`;
@@ -239,6 +239,7 @@ function Details({ job }: { job: JobView }) {
     ["Labels", job.labels.map((label) => safe(label, 40)).join(", ")],
     ["Comment", safe(job.comment ?? "", 300)],
     ["Depends on", linked(job.depends ?? "")],
+    ["Needed by", job.dependents?.length ? <>{job.dependents.slice(0, 20).flatMap((label) => [<a key={label} href={jobPath(label)}>{label}</a>, " "])}{job.dependents.length > 20 ? <span class="muted">and more</span> : null}</> : ""],
     ["Part of", job.sweep ? <a href={`#/s/${job.sweep}`}>sweep {job.sweep}</a> : job.array ? <a href={`#/q?f=sweep:${job.array.id}`}>array {job.array.id}</a> : ""],
     ["Parameters", job.params ? Object.entries(job.params).map(([name, value]) => `${safe(name, 40)}=${safe(String(value), 40)}`).join("  ") : ""],
     ["Time limit", job.time_limit ? duration(job.time_limit) : ""],
@@ -262,6 +263,12 @@ function Details({ job }: { job: JobView }) {
         </span>
       </header>
       <Facts facts={facts} />
+      {job.variables?.length ? (
+        <details class="variables">
+          <summary>{plural(job.variables.length, "environment variable")} <span class="muted">(names only)</span></summary>
+          <p>{job.variables.map((name) => safe(name, 80)).join("  ")}</p>
+        </details>
+      ) : null}
       {job.array || job.sweep ? <p><button type="button" onClick={() => go(`q?f=sweep:${job.sweep ?? job.array!.id}`)}>All members ({count(job.members?.count ?? 0) === "0" ? "list" : count(job.members.count)})</button></p> : null}
     </section>
   );

@@ -44,6 +44,8 @@ MAX_JOBS_LISTED = 1_000_000
 VIEWS_PER_TURN = 250
 """Views built in one turn of the daemon; a long listing must not delay other requests."""
 
+MAX_DEPENDENTS = 100
+
 
 class JobFilter(Struct, frozen=True):
     """Which jobs a listing shows."""
@@ -113,8 +115,9 @@ def _matches(job: Job, spec: Spec, job_filter: JobFilter) -> bool:
 
 
 def list_views(
-    context: RequestContext, ids: list[int], tail: int, state: State, now: Instant
-) -> CommandResult:
+    context: RequestContext, ids: list[int], tail: int, state: State, now: Instant,
+    has_details: bool = False,
+) -> CommandResult:  # fmt: skip
     """Return the views of jobs, with their estimates if there is a forecast."""
     job_views = []
     for id in ids:
@@ -124,8 +127,26 @@ def list_views(
             view = replace(view, uploads=uploads, reason_text=_upload_text(uploads))
         if forecast := context.forecast(id, state, now):
             view = replace(view, **_estimate(forecast))
+        if has_details:
+            view = replace(view, **_details(context, job, spec, state))
         job_views.append(view)
     return reply_only(job_views)
+
+
+def _details(context: RequestContext, job: Job, spec: Spec, state: State) -> dict[str, Any]:
+    """Return names of variables, never values, and dependents, as far as the caller may see."""
+    access = context.access(spec.uid)
+    fields: dict[str, Any] = {}
+    if access is Access.ALL:
+        stored = context.store.secret(spec.environment) or b""
+        names = (entry.partition(b"=")[0] for entry in stored.split(b"\0") if entry)
+        fields["variables"] = [name.decode("utf-8", "replace") for name in names]
+    if access >= Access.DETAILS:
+        others = [state.jobs[id] for id in sorted(state.dependents.get(job.id, ()))]
+        visible = (other for other in others
+                   if context.access(state.spec(other).uid) >= Access.DETAILS)  # fmt: skip
+        fields["dependents"] = [other.label for other in islice(visible, MAX_DEPENDENTS)]
+    return fields
 
 
 def _estimate(forecast: StartEndEstimate) -> dict[str, Any]:

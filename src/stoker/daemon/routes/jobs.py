@@ -76,7 +76,8 @@ async def list_jobs(api: RouteContext, request: Request) -> Any:
     jobs: list[JobView[str]] = []
     for start in range(0, len(ids), queries.VIEWS_PER_TURN):  # between other requests
         page = ids[start : start + queries.VIEWS_PER_TURN]
-        jobs += await api.ask(partial(queries.list_views, api.context, page, job_filter.tail))
+        jobs += await api.ask(partial(queries.list_views, api.context, page, job_filter.tail,
+                                      has_details=is_set(query.get("details"))))  # fmt: skip
     jobs = [replace(job, members=members[job.id]) if job.id in members else job for job in jobs]
     if job_filter.tail and api.context.caller is not None:
         jobs = await with_tails(api, api.context.caller, jobs, job_filter.tail)
