@@ -156,7 +156,6 @@ class ReportServer:
         registry: Any = SimpleNamespace(executor=lambda _: self.executor)
         receiver = ReportReceiver(self.box.monitor, registry)
         self.daemon = SimpleNamespace(reports=receiver, engine=self)
-        self.context = SimpleNamespace(caller=None)
         self.report_rates = ReportRates()
         self.context = SimpleNamespace(is_system=False, caller=None)
         route = ApiRoute("POST", "/report", Need.VIEW, reports.receive, ReportReply, OCTETS)
