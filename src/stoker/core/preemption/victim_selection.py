@@ -2,7 +2,7 @@
 
 On one node, or on as many as a gang misses, victims are released in victim order (lowest
 priority, then largest rank) until the request fits; then those that are not needed are kept
-running, in the same order (Kubernetes and Kueue do so in the reverse order: GetVictimsOnNode,
+running, in the same order (Kubernetes and Kueue do so in the reverse order: SelectVictimsOnNode,
 fillBackWorkloads).
 """
 

@@ -1,6 +1,7 @@
-"""EASY backfill: start a job early only if it cannot delay the reservation of the queue head.
+"""EASY backfill: start a job early only if it cannot delay the reservation of a blocked job.
 
-Source: Lifka, The ANL/IBM SP scheduling system (1995). A job may start before a blocked one if it
+Source: Lifka, The ANL/IBM SP scheduling system (1995). The first protected blocked job that the
+end of running jobs would let start has the reservation. A job behind it may start if its time limit
 ends before the shadow time of the reservation, or if it fits beside it.
 """
 
