@@ -114,3 +114,12 @@ def test_a_machine_without_a_driver_has_a_page(
     assert "on-cores" in box.stoker("top", "--once").stdout
     visitor.close()
     assert visitor.problems == []
+
+
+def test_a_list_whose_request_the_browser_ended_is_asked_for_once_more(visitor: Visitor) -> None:
+    visitor.expected = ("Failed to load resource",)
+    visitor.page.route("**/v1/sessions", lambda route: route.abort(), times=1)
+    with visitor.page.expect_event("requestfailed"):
+        visitor.open("settings")
+    sessions = visitor.page.get_by_role("region", name="Sessions").locator("tbody tr")
+    expect(sessions).to_have_count(1)

@@ -1,5 +1,7 @@
 // Requests to the daemon that served this page.
 
+const RETRY_MILLISECONDS = 500;
+
 /** An answer of status 400 and above, or none (status 0). */
 export class ApiError extends Error {
   constructor(readonly status: number, message: string) {
@@ -34,8 +36,17 @@ export function withQuery(path: string, query: Record<string, string | number | 
   return text ? `${path}?${text}` : path;
 }
 
+/** Asked once more if there is no answer: a browser ends its requests when a network comes or goes. */
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return (await request(path, { signal: signal ?? null })).json();
+  const init = { signal: signal ?? null };
+  try {
+    return await (await request(path, init)).json();
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status) throw error;
+  }
+  await new Promise((resolve) => setTimeout(resolve, RETRY_MILLISECONDS));
+  signal?.throwIfAborted();
+  return (await request(path, init)).json();
 }
 
 /** A stream of bytes. */

@@ -46,7 +46,7 @@ export function Settings() {
 function Targets() {
   const targets = useSignal<TargetView[] | null>(null);
   const testing = useSignal("");
-  const load = () => get<TargetList>("notifications").then((reply) => (targets.value = reply.targets), () => (targets.value = []));
+  const load = () => get<TargetList>("notifications").then((reply) => (targets.value = reply.targets), () => undefined);
   useEffect(() => void load(), [isLive.value]);
   const test = async (name: string) => {
     testing.value = name;
@@ -92,7 +92,7 @@ function Targets() {
 function Sessions() {
   const sessions = useSignal<SessionView[] | null>(null);
   useEffect(() => {
-    get<SessionList>("sessions").then((reply) => (sessions.value = reply.sessions), () => (sessions.value = []));
+    get<SessionList>("sessions").then((reply) => (sessions.value = reply.sessions), () => undefined);
   }, [isLive.value]);
   const list = sessions.value;
   return (
