@@ -182,3 +182,17 @@ def test_a_what_if_ledger_keeps_the_devices_of_the_true_one():
     later.release(story.placed(holds))
     assert later.node("box").by_name.keys() == story.state.cluster.node("box").by_name.keys()
     assert find_placement(later, gpus(1, required=("1",))) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "minor"),
+    [
+        (DeviceFacts("0", index=0, minor=3), 3),
+        (DeviceFacts("2", index=2, uuid="GPU-2"), 2),
+        (DeviceFacts("1", capacity=2000), 1),
+        (DeviceFacts("left"), None),
+        (DeviceFacts("amd0", index=0, vendor="amd"), None),
+    ],
+)
+def test_the_device_file_of_a_gpu_is_that_of_the_driver_or_of_its_number(facts, minor):
+    assert facts.nvidia_minor == minor

@@ -8,6 +8,7 @@ from contextlib import closing
 from fakes.nvml import FakeNvml, Gpu, Process, claims
 from probes.probe_loop import ProbeLoop
 from stoker.daemon.gpus.probe_client import read_once
+from stoker.probes import node_devices
 from stoker.probes.gpu_reading import GpuProcess, Reading
 
 TIMEOUT = 30
@@ -45,6 +46,17 @@ def test_a_gpu_is_read_with_all_its_fields(nvml):
     assert (use.memory_used, use.utilization, use.temperature, use.power) == (512, 37, 61, 123.5)
     assert use.processes == (GpuProcess(pid=42, memory=400),)
     assert use.processes_known
+
+
+def test_device_files_are_those_that_the_driver_names(nvml):
+    instance = Gpu(uuid="MIG-1")
+    nvml.set([Gpu(uuid="GPU-a", minor=2, pci="0000:01:00.0"),
+              Gpu(uuid="GPU-b", minor=0, pci="0000:02:00.0", mig=(instance,)),
+              Gpu(uuid="GPU-c", pci="0000:03:00.0")])  # fmt: skip
+    with closing(ProbeLoop(nvml.env())) as loop:
+        facts = node_devices.gpus(loop.read().facts)
+    assert [(gpu.name, gpu.nvidia_minor) for gpu in facts] == [("0", 2), ("MIG-1", 0), ("2", 2)]
+    assert [gpu.minor for gpu in facts] == [2, 0, None]
 
 
 def test_limits_errors_and_faults_of_a_gpu_are_read(nvml):

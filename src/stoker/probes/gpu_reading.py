@@ -21,6 +21,8 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A MIG instance: CUDA sees it by UUID only."""
     parent: str | None = None
     """UUID of the GPU of a MIG instance."""
+    minor: int | None = None
+    """N of the device file /dev/nvidiaN; None if the driver does not tell."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):

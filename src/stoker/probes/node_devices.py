@@ -27,10 +27,13 @@ def gpus(readings: Iterable[GpuFacts]) -> list[DeviceFacts]:
         name = gpu.uuid if gpu.mig else str(gpu.index)
         if gpu.vendor == "amd" and len(vendors) > 1:
             name = f"amd{gpu.index}"  # both vendors count from 0
+        index = None if gpu.mig else gpu.index
+        minor = gpu.index if gpu.minor is None else gpu.minor
         devices.append(
             DeviceFacts(
-                name=name, index=None if gpu.mig else gpu.index, uuid=gpu.uuid, model=gpu.model,
-                memory=gpu.memory, vendor=gpu.vendor, mig=gpu.mig,
+                name=name, index=index, uuid=gpu.uuid, model=gpu.model, memory=gpu.memory,
+                vendor=gpu.vendor, mig=gpu.mig,
+                minor=minor if gpu.vendor == "nvidia" and minor != index else None,
             )
         )  # fmt: skip
     return devices

@@ -178,6 +178,7 @@ class Nvml:
             vendor="nvidia",
             mig=parent is not None,
             parent=parent,
+            minor=self._query(lambda: int(nvml.nvmlDeviceGetMinorNumber(board))),
         )
         use = GpuUse(
             uuid=uuid,

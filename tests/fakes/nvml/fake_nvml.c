@@ -15,6 +15,7 @@
  *                           it holds the MiB, and they add to memory_used (see claims.py)
  *     not_supported FIELD   FIELD answers 3: memory memory_v2 utilization temperature power pci
  *                           name mig compute graphics
+ *     minor N               of the device file; without it not supported
  *     slowdown C            the temperature at which it slows down; without it not supported
  *     ecc N                 uncorrectable memory errors; without it not supported
  *     xid N                 a fault, reported once per process and value
@@ -40,7 +41,7 @@ typedef struct {
     unsigned domain, bus, slot;
     unsigned long long total, used;
     unsigned utilization, temperature, power, slowdown, xid;
-    int ecc;
+    int ecc, minor;
     int lost, reset, migs[MAX_MIG], mig_count;
     process_t processes[MAX_PROCESSES];
     int process_count;
@@ -61,7 +62,7 @@ static device_t *begin(int parent) {
     device_t *device = &devices[device_count++];
     memset(device, 0, sizeof *device);
     device->parent = parent;
-    device->ecc = -1;
+    device->ecc = device->minor = -1;
     return device;
 }
 
@@ -121,6 +122,7 @@ static void load(void) {
         else if (!strcmp(word, "utilization")) now->utilization = atoi(value);
         else if (!strcmp(word, "temperature")) now->temperature = atoi(value);
         else if (!strcmp(word, "power")) now->power = atoi(value);
+        else if (!strcmp(word, "minor")) now->minor = atoi(value);
         else if (!strcmp(word, "slowdown")) now->slowdown = atoi(value);
         else if (!strcmp(word, "ecc")) now->ecc = atoi(value);
         else if (!strcmp(word, "xid")) now->xid = atoi(value);
@@ -260,6 +262,13 @@ int nvmlDeviceGetTemperatureThreshold(void *handle, unsigned which, unsigned *de
     FIND("slowdown");
     if (which != 1 || !device->slowdown) return NOT_SUPPORTED;
     *degrees = device->slowdown;
+    return OK;
+}
+
+int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) {
+    FIND("minor");
+    if (device->minor < 0) return NOT_SUPPORTED;
+    *minor = device->minor;
     return OK;
 }
 

@@ -50,6 +50,7 @@ class Gpu:
     """A directory in which processes write what they use; see claims.py."""
     mig: tuple[Gpu, ...] = ()
     not_supported: tuple[str, ...] = ()
+    minor: int | None = None
     slowdown: int | None = None
     ecc: int | None = None
     xid: int | None = None
@@ -63,7 +64,7 @@ class Gpu:
         lines += [f"memory_total {total}", f"memory_used {used}"]
         lines += [f"utilization {self.utilization}", f"temperature {self.temperature}"]
         lines += [f"power {self.power}"]
-        for name in ("slowdown", "ecc", "xid"):
+        for name in ("minor", "slowdown", "ecc", "xid"):
             value = getattr(self, name)
             lines += [f"{name} {value}"] if value is not None else []
         lines += [f"not_supported {name}" for name in self.not_supported]

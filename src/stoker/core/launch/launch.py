@@ -41,6 +41,10 @@ class Launch(Struct, frozen=True):
     script: str | None
     gpus: tuple[str, ...]
     """UUIDs of the GPUs, for the GPU locks."""
+    gpu_minors: tuple[int, ...] = ()
+    """N of the device files /dev/nvidiaN of the GPUs, for the device group."""
+    device_group: str | None = None
+    """Directory of the group of the devices controller for this attempt."""
     placeholders: dict[str, str] = {}
     """Replacements of `{gpu}` and the like in the environment; empty: none."""
     is_shell_line: bool = False
@@ -124,6 +128,9 @@ def launch(
     return Launch(
         spec=spec, job=job.id, attempt=job.attempt, argv=_argv(job, spec, script, placeholders),
         directory=spec.directory, extra=extra, out=out, err=err, script=spec.script, gpus=uuids,
+        gpu_minors=tuple(
+            sorted({d.facts.nvidia_minor for d in devices if d.facts.nvidia_minor is not None})
+        ),
         placeholders=placeholders if spec.fill else {},
         is_shell_line=script is None and isinstance(job.command, str),
         transfer=transfer_of(job, spec, node.name, rank), label=job.label,

@@ -178,6 +178,16 @@ class DeviceFacts(Struct, frozen=True, omit_defaults=True):
     memory: int | None = None
     vendor: str | None = None
     mig: bool = False
+    minor: int | None = None
+    """Of an NVIDIA GPU whose device file has another number than its index."""
+
+    @property
+    def nvidia_minor(self) -> int | None:
+        """N of the device file /dev/nvidiaN; of a GPU that was only declared, its name."""
+        if self.vendor == "amd":
+            return None
+        declared = int(self.name) if self.name.isdecimal() else None
+        return next((n for n in (self.minor, self.index, declared) if n is not None), None)
 
     @property
     def model_key(self) -> str:

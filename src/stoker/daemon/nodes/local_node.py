@@ -80,6 +80,7 @@ def _named(real: list[DeviceFacts], name: str, memory: int | None = None) -> Dev
             return DeviceFacts(
                 name=name, index=facts.index, uuid=facts.uuid, model=facts.model,
                 memory=facts.memory, vendor=facts.vendor, mig=facts.mig,
+                minor=facts.minor,
             )  # fmt: skip
     return DeviceFacts(name=name, index=int(name) if name.isdecimal() else None, memory=memory)
 
