@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ON_CI, require
 from multiuser import installation, users
-from multiuser.gate_process import GateProcess
+from multiuser.gate_process import GateProcess, device_root
 from multiuser.installation import Installation
 from multiuser.system_daemon import SystemDaemon
 from multiuser.users import User
@@ -81,6 +81,11 @@ def gate_dir(machine: Machine) -> Iterator[Path]:
     finally:
         for user in (*machine.people, machine.daemon):
             users.end_processes(user.uid)
+        root = Path(device_root(directory) or directory)
+        for group in (*root.glob("user-*/*/"), *root.glob("user-*/"), *root.glob("no-gpus/")):
+            group.rmdir()
+        if root != directory and root.exists():
+            root.rmdir()
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -13,7 +13,13 @@ from typing import Self
 
 from multiuser.installation import Installation
 from multiuser.users import User
-from stoker.gate import protocol
+from stoker.gate import devices, protocol
+
+
+def device_root(directory: Path) -> str | None:
+    """Return where the gate of a test makes device groups."""
+    root = devices.find_root()
+    return root and f"{root}-test-{directory.name}"
 
 
 class GateProcess:
@@ -45,6 +51,7 @@ class GateProcess:
             "users_dir": str(self.users_dir),
             "state_dir": str(self.state_dir),
             "pam_service": "",
+            "device_groups": device_root(self.directory) or "",
             **settings,
         }
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in table.items()]

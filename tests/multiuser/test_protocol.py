@@ -23,7 +23,7 @@ REQUESTS = [
     protocol.RemoveDeviceGroup(1000, "12.1"),
 ]
 NOTICES = [
-    protocol.Hello(1, [1000, 1001], False),
+    protocol.Hello(1, [1000, 1001], "/sys/fs/cgroup/devices/stoker", False),
     protocol.Connection(1000, 17, 3, ""),
     protocol.Executor(1000, 18),
     protocol.Refused(1000, "start_executor", "the account has expired"),

@@ -225,6 +225,17 @@ def test_failures_of_others_are_not_counted_as_own(machine: Machine, system: Sys
     assert system.json("queue", user=machine.ben)["counts"]["FAILED"] == 1
 
 
+def test_status_and_nodes_say_if_gpus_are_not_isolated(
+    machine: Machine, stopped: SystemCopy
+) -> None:
+    stopped.copy.run("sed", "-i", '1i gpus = "0"', "/etc/stoker/config.toml")
+    stopped.copy.run("sed", "-i", '1i device_groups = "/proc/none"', "/etc/stoker/gate.toml")
+    stopped.start()
+    stopped("run", "--", "true", user=machine.ana)
+    for words in (("nodes",), ("system", "status")):
+        assert "GPUs are not isolated" in stopped(*words, user=machine.ana)
+
+
 def test_uninstall_waits_for_jobs_and_for_the_programs(
     machine: Machine, system: SystemCopy
 ) -> None:

@@ -140,6 +140,7 @@ def build_daemon(
             install, reactor, secret, blob, under_way,
             gate.start_executor, gate.release_if_unused, settings.grace,
             GpuLocks(settings.multiuser.locks_dir, is_system=True), settings.containers.engine,
+            gate.create_device_group, gate.remove_device_group,
         )  # fmt: skip
     daemon = assemble_daemon(
         store, local, factories, reading, reactor, settings, facts.name, logs, scripts, faults,

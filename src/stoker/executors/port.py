@@ -207,6 +207,11 @@ class Executor(Protocol):
         """The allocation that is the node; None if it is a host of its own."""
         return None
 
+    @property
+    def notes(self) -> list[str]:
+        """What administrators should know about the node."""
+        return []
+
     def has_attempts(self) -> bool:
         """Return whether it looks after any attempt."""
 

@@ -20,6 +20,7 @@ from typing import NoReturn
 from stoker.gate import accounts, pam
 from stoker.gate.accounts import NotAllowed
 from stoker.gate.config import Config
+from stoker.gate.devices import NO_GPUS
 from stoker.gate.protocol import WIRE_FD, text
 
 SETUP_SECONDS = 60
@@ -39,8 +40,9 @@ def forbid_tracing() -> None:
 
 
 def become(
-    config: Config, uid: int, name: str, cgroup: str | None, wire: socket.socket, report: int
-) -> NoReturn:
+    config: Config, uid: int, name: str, cgroup: str | None, device_root: str | None,
+    wire: socket.socket, report: int,
+) -> NoReturn:  # fmt: skip
     """Run the program of a user executor as `uid`; write to `report` READY or why not."""
     try:
         _close_all_but(wire.fileno(), report)
@@ -53,6 +55,8 @@ def become(
         _write("/proc/self/oom_score_adj", "0")
         if cgroup is not None:
             _enter_cgroup(cgroup, entry)
+        if device_root is not None:
+            _write(f"{device_root}/{NO_GPUS}/cgroup.procs", "0")
         if pam.is_configured(config.pam_service):
             pam.open_session(config.pam_service, name)
         _drop_to(entry)
@@ -155,6 +159,14 @@ def _place_descriptors(wire: int, report: int) -> None:
 
 def _above(fd: int, limit: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, limit + 1)
+
+
+def own_cgroup() -> str | None:
+    """Return the directory of the gate's own cgroup of version 2, unless it is the root."""
+    with open("/proc/self/cgroup") as file:
+        group = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
+    path = f"/sys/fs/cgroup{group}"
+    return path if group != "/" and os.path.exists(f"{path}/cgroup.procs") else None
 
 
 def _enter_cgroup(path: str, entry: pwd.struct_passwd) -> None:

@@ -18,7 +18,7 @@ VERSION = 1
 MAX_PACKET_BYTES = 4096
 MAX_UIDS_PER_HELLO = 256
 MAX_TEXT_CHARACTERS = 400
-MAX_DEVICES = 128
+MAX_DEVICES = 254
 WIRE_FD = 3
 """Descriptor on which a user executor finds its socket to the system daemon."""
 _FD_BYTES = struct.calcsize("i")
@@ -74,10 +74,14 @@ class RemoveDeviceGroup(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """The first packets of a connection: the authorized uids, in several packets if `more`."""
+    """The first packets of a connection: the authorized uids, in several packets if `more`.
+
+    `device_groups`: the directory of device groups; empty if GPUs are not isolated.
+    """
 
     version: int
     uids: list[int]
+    device_groups: str
     more: bool
 
 
@@ -186,6 +190,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "name": _is_name,
     "request": _is_text,
     "path": _is_text,
+    "device_groups": _is_text,
     "why": _is_text,
 }
 

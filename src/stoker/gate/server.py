@@ -65,8 +65,8 @@ class Gate:
         trust.give_directory(f"{config.run_dir}/gpus", self.daemon_uid, gid)
         self.lock = _lock(f"{config.state_dir}/lock")
         self.records = Records(config.state_dir)
-        self.cgroup = config.cgroup or _own_cgroup()
-        self.device_root = config.device_groups or devices.find_root()
+        self.cgroup = config.cgroup or process.own_cgroup()
+        self.device_root = _device_root(config)
         self.users = _listen(config.users_socket, socket.SOCK_STREAM, 0o666)
         self.daemons = _listen(config.daemon_socket, socket.SOCK_SEQPACKET, 0o660, gid)
         self.daemon: socket.socket | None = None
@@ -147,7 +147,8 @@ class Gate:
         step = protocol.MAX_UIDS_PER_HELLO
         for start in range(0, max(len(uids), 1), step):
             more = start + step < len(uids)
-            self.queue(protocol.Hello(protocol.VERSION, uids[start : start + step], more))
+            part, groups = uids[start : start + step], self.device_root or ""
+            self.queue(protocol.Hello(protocol.VERSION, part, groups, more))
 
     def queue(self, notice: Notice, fd: int | None = None) -> None:
         """Send a message as soon as the system daemon takes it; without one, drop it."""
@@ -291,7 +292,7 @@ class Gate:
         cgroup = f"{self.cgroup}/user-{uid}" if self.cgroup else None
         pid = os.fork()
         if pid == 0:
-            process.become(self.config, uid, name, cgroup, theirs, report_write)
+            process.become(self.config, uid, name, cgroup, self.device_root, theirs, report_write)
         theirs.close()
         os.close(report_write)
         child = Child(uid, pid, os.pidfd_open(pid), report, ours)
@@ -354,7 +355,7 @@ class Gate:
         path, why = "", ""
         try:
             path = devices.create(self.device_root, self._authorized(uid), name, allowed)
-        except devices.DeviceGroupError as error:
+        except (NotAllowed, devices.DeviceGroupError) as error:
             why = protocol.text(str(error))
         log(f"device group {name} of uid {uid}: {why or allowed}")
         self.queue(protocol.DeviceGroup(uid, name, path, why))
@@ -436,9 +437,10 @@ def _listen(path: str, kind: socket.SocketKind, mode: int, gid: int = -1) -> soc
     return listener
 
 
-def _own_cgroup() -> str | None:
-    """Return the directory of the gate's own cgroup of version 2, unless it is the root."""
-    with open("/proc/self/cgroup") as file:
-        group = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
-    path = f"/sys/fs/cgroup{group}"
-    return path if group != "/" and os.path.exists(f"{path}/cgroup.procs") else None
+def _device_root(config: Config) -> str | None:
+    """Return where device groups are made; None where the kernel does not isolate GPUs."""
+    try:
+        return devices.prepare(config.device_groups or devices.find_root())
+    except devices.DeviceGroupError as error:
+        log(f"every job can open all GPUs: {error}")
+        return None

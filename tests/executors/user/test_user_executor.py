@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -151,9 +152,13 @@ class Scene:
     def __init__(self, tmp_path: Path) -> None:
         self.reactor, self.sink = EpollReactor(), RecordingSink()
         self.requested: list[int] = []
+        self.groups: list[tuple[int, str, list[list[int]]]] = []
+        self.removed: list[tuple[int, str]] = []
         self.executor = UserExecutor(
             "install", self.reactor, lambda _: b"A=1\0", lambda _: None, lambda _: [],
             self.requested.append, gpu_locks=GpuLocks(str(tmp_path / "locks")),
+            create_group=lambda *group: self.groups.append(group),
+            remove_group=lambda *group: self.removed.append(group),
         )  # fmt: skip
         self.executor.open(self.sink)
         self._ends: list[socket.socket] = []
@@ -170,8 +175,18 @@ class Scene:
         self._ends.append(theirs)
         return theirs
 
-    def start(self, attempt: AttemptId, uid: int | None) -> None:
-        self.executor.start(launch_of(job=attempt.job, attempt=attempt.attempt, uid=uid))
+    def start(self, attempt: AttemptId, uid: int | None, **fields: Any) -> None:
+        self.executor.start(launch_of(job=attempt.job, attempt=attempt.attempt, uid=uid, **fields))
+
+    def sent(self, process: socket.socket) -> list[wire.Message]:
+        """Return what a process has been sent that is about attempts."""
+        data, messages = process.recv(1 << 20), []
+        while data:
+            end = 4 + int.from_bytes(data[:4], "little")
+            messages.append(msgspec.msgpack.decode(data[4:end], type=wire.ToProcess))
+            data = data[end:]
+        others = (wire.Configure, wire.Recover, wire.KeepEnvironment)
+        return [message for message in messages if not isinstance(message, others)]
 
     def say(self, process: socket.socket, message: wire.Message) -> None:
         data = msgspec.msgpack.encode(message)
@@ -247,6 +262,63 @@ def test_a_process_cannot_name_a_time_before_the_start_or_a_process_of_others(
     assert last.at <= first.at < 1e11
     assert last.at > 1e9
     assert first.boot < 1e11
+
+
+def test_a_start_waits_for_its_device_group_and_what_follows_waits_for_the_start(
+    scene: Scene,
+) -> None:
+    scene.executor.on_gate("/groups")
+    ana = scene.connect(ANA)
+    visible = {"CUDA_VISIBLE_DEVICES": "1,3"}
+    scene.start(FIRST, ANA, gpus=("GPU-b", "GPU-d"), gpu_minors=(1, 300), extra=visible)
+    scene.executor.suspend(FIRST)
+    scene.start(SECOND, ANA)
+    [without] = scene.sent(ana)
+    assert isinstance(without, wire.Start)
+    assert without.launch.id == SECOND
+    scene.executor.on_gate("/groups")  # the gate was killed before it answered
+    assert scene.groups == [(ANA, str(FIRST), [[195, 1]])] * 2
+    scene.executor.on_device_group(ANA, str(FIRST), "/groups/user-4001/x", "")
+    start, suspend = scene.sent(ana)
+    assert isinstance(start, wire.Start)
+    assert start.launch.device_group == "/groups/user-4001/x"
+    assert start.launch.extra == {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-d"}
+    assert suspend == wire.Suspend(FIRST)
+
+
+def test_a_start_without_its_device_group_is_called_off(scene: Scene) -> None:
+    scene.executor.on_gate("/groups")
+    ana = scene.connect(ANA)
+    scene.start(FIRST, ANA, gpu_minors=(1,))
+    scene.executor.on_device_group(ANA, str(FIRST), "", "too many groups")
+    scene.start(SECOND, ANA, gpu_minors=(2,))
+    scene.executor.terminate(SECOND, 10.0)
+    scene.executor.on_device_group(ANA, str(SECOND), "/groups/user-4001/y", "")
+    first, second = scene.sink.events
+    assert isinstance(first, e.StartCancelled)
+    assert isinstance(second, e.StartCancelled)
+    assert (first.why, first.delay > 0) == ("no device group: too many groups", True)
+    assert not scene.executor.has_attempts()
+    scene.executor.on_gate("")
+    scene.start(FIRST, ANA, gpu_minors=(1,))
+    [sent] = scene.sent(ana)
+    assert isinstance(sent, wire.Start)
+    assert scene.executor.notes
+
+
+def test_only_device_groups_of_attempts_that_are_under_way_are_kept(
+    scene: Scene, tmp_path: Path
+) -> None:
+    for user in (ANA, BEN):
+        for name in (str(FIRST), str(SECOND), "other"):
+            (tmp_path / f"user-{user}" / name).mkdir(parents=True)
+    (tmp_path / "no-gpus").mkdir()
+    (tmp_path / "user-x" / "1.0").mkdir(parents=True)
+    scene.start(FIRST, ANA)
+    scene.executor.on_gate(str(tmp_path))
+    kept = (ANA, str(FIRST))
+    names = (str(FIRST), str(SECOND), "other")
+    assert set(scene.removed) == {(uid, name) for uid in (ANA, BEN) for name in names} - {kept}
 
 
 @pytest.mark.parametrize(

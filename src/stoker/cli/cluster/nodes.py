@@ -290,8 +290,8 @@ def node_table(
     """Return columns and rows: one column per kind of resource, then `more`."""
     present = dict.fromkeys(kind for node in nodes for kind in node.get("resources") or {})
     kinds = [*(kind for kind in KINDS if kind in present), *(k for k in present if k not in KINDS)]
-    if not any(node.get("address") for node in nodes):
-        more = ()
+    if not any(node.get("address") for node in nodes):  # a node that has none may have a note
+        more = ("NOTE",) if more and any(node.get("notes") for node in nodes) else ()
     columns = [Column("NODE"), Column("STATE"), Column("SINCE")]
     columns += [Column(KINDS.get(kind) or f"{kind.upper()} FREE", right=True) for kind in kinds]
     columns += [Column("JOBS", right=True), *(Column(title) for title in more)]

@@ -26,7 +26,7 @@ REPLY_SECONDS = 5.0
 
 def collect() -> JsonObject:
     """Return the state of gate, daemon and user processes, and what is wrong."""
-    problems = []
+    problems, notes = [], []
     gate, daemon = gate_pid(), None
     if not os.path.exists(files.GATE_CONFIG):
         problems.append("No system daemon is installed here: stoker system install")
@@ -35,7 +35,9 @@ def collect() -> JsonObject:
     if gate is not None:
         try:
             check_socket(places.system_socket())
-            daemon = daemon_view()
+            daemon = ask("/v1/daemon")
+            nodes = ask("/v1/nodes")["nodes"]
+            notes = [note for node in nodes for note in node["notes"]]
         except StokerError as error:
             problems.append(error.message)
     if daemon is not None:
@@ -51,6 +53,7 @@ def collect() -> JsonObject:
         "socket": places.system_socket(),
         "users": user_processes(),
         "version": __version__,
+        "notes": notes,
         "problems": problems,
     }
 
@@ -68,12 +71,12 @@ def gate_pid() -> int | None:
         return int(pid)
 
 
-def daemon_view() -> JsonObject:
-    """Return the status of the daemon itself; raise if it does not answer soon."""
+def ask(path: str) -> JsonObject:
+    """Return what the daemon answers; raise if it does not do so soon."""
     client = Client(places.system_socket())
     client.check_version = False
     try:
-        reply = client.open("GET", "/v1/daemon", None, REPLY_SECONDS, retry=False).read()
+        reply = client.open("GET", path, None, REPLY_SECONDS, retry=False).read()
     except PermissionDenied:
         raise
     except DaemonUnreachable as error:
@@ -127,6 +130,7 @@ def lines(view: JsonObject) -> list[str]:
         f"jobs        {counts_text(daemon['counts']) if daemon else '?'}",
         f"processes   {users or 'none'}",
     ]
+    shown += [f"note        {note}" for note in view["notes"]]
     return [*shown, *(f"problem     {problem}" for problem in view["problems"])]
 
 

@@ -91,7 +91,7 @@ def _require_idle() -> None:
         if users := state.wait_for_users():
             raise StokerError(f"Jobs still run, of {', '.join(users)}. Anyway: --force")
         return
-    counts = state.daemon_view()["counts"]
+    counts = state.ask("/v1/daemon")["counts"]
     running = sum(counts.get(name, 0) for name in RUNNING)
     if running:
         raise StokerError(

@@ -10,6 +10,7 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from stoker.core import events as e
+from stoker.core.model.resources import GPU
 from stoker.core.model.units import BadValue
 from stoker.core.state.state import State
 from stoker.daemon.context import RequestContext, reply_only
@@ -279,6 +280,7 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
     if node is not None and (node.on_demand or node.delegated):
         node = None  # the resources of one allocation, or pools without end
     pilots = pilots_of(state, name)
+    local_notes = registry.local.notes if node is not None and node.types.get(GPU) else []
     return NodeView(
         name=name,
         kind=added.executor if added else "local",
@@ -288,7 +290,7 @@ def _node_view(name: str, state: State, registry: ExecutorRegistry, since: float
         allocation=_allocation_view(allocation) if allocation else None,
         state=_node_state(remote, away is not None, drained),
         why=away.reason if away else None,
-        notes=_notes(state, name, remote) if added else [],
+        notes=_notes(state, name, remote) if added else local_notes,
         address=added.address if added else None,
         key=added.key if added else None,
         shared=added.shared if added else True,

@@ -31,8 +31,14 @@ class UserExecutors(Protocol):
     def on_refused(self, uid: int, why: str) -> None:
         """Note that a user may not have a process now."""
 
-    def request_again(self) -> None:
-        """Repeat the requests that an earlier gate had."""
+    def on_gate(self, device_groups: str) -> None:
+        """Repeat the requests that an earlier gate had; see protocol.Hello."""
+
+    def on_device_group(self, uid: int, name: str, path: str, why: str) -> None:
+        """Take the directory of a device group, or why there is none."""
+
+    def on_group_in_use(self) -> None:
+        """Note that a device group could not be removed."""
 
 
 OnConnection = Callable[[socket.socket, int, str, Callable[[], None]], None]
@@ -156,8 +162,8 @@ class GateClient:
     def _handle(self, notice: protocol.Notice, fd: int | None) -> None:
         peer = socket.socket(fileno=fd) if fd is not None else None
         match notice:
-            case protocol.Hello(_, uids, more):
-                self._greet(uids, more)
+            case protocol.Hello(_, uids, device_groups, more):
+                self._greet(uids, device_groups, more)
             case protocol.Connection(uid, _, number, why) if peer is not None:
                 if not why:
                     self._numbers[uid] = number
@@ -166,16 +172,21 @@ class GateClient:
                 self._executors.on_process(uid, pid, peer)
             case protocol.Refused(uid, "start_executor", why):
                 self._executors.on_refused(uid, why)
+            case protocol.DeviceGroup(uid, name, path, why):
+                self._executors.on_device_group(uid, name, path, why)
+            case protocol.Refused(uid, "remove_device_group", why):
+                logger.info("a device group of user %d was not removed: %s", uid, why)
+                self._executors.on_group_in_use()
             case protocol.Refused(uid, request, why):
                 logger.info("the gate refused %s of user %d: %s", request, uid, why)
 
-    def _greet(self, uids: list[int], more: bool) -> None:
+    def _greet(self, uids: list[int], device_groups: str, more: bool) -> None:
         self._numbers |= dict.fromkeys(uids, 0)
         if more:
             return
         self._pause, self._is_reported = FIRST_RETRY_SECONDS, False
         logger.info("connected to the gate; users with jobs or connections: %d", len(self._numbers))
-        self._executors.request_again()
+        self._executors.on_gate(device_groups)
         for uid in list(self._numbers):
             self.release_if_unused(uid)
 
@@ -203,6 +214,14 @@ class GateClient:
     def start_executor(self, uid: int) -> None:
         """Ask for the process of a user."""
         self._send(protocol.StartExecutor(uid))
+
+    def create_device_group(self, uid: int, name: str, devices: list[list[int]]) -> None:
+        """Ask for a device group."""
+        self._send(protocol.CreateDeviceGroup(uid, name, devices))
+
+    def remove_device_group(self, uid: int, name: str) -> None:
+        """Have a device group removed."""
+        self._send(protocol.RemoveDeviceGroup(uid, name))
 
     def release_if_unused(self, uid: int) -> None:
         """Have the gate forget a user without connections and without jobs."""

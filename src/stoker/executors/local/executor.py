@@ -190,7 +190,8 @@ class LocalExecutor(Executor):
         self.supervisors.send_start(
             client, str(id), self.claim_path(id), argv, launch.directory, launch.spec.umask,
             launch.spec.environment, extra, launch.out, launch.err, self.gpu_locks.paths(id),
-            attempt.cgroup, tree.mark_of(attempt.token), msgspec.json.encode(launch.placement),
+            attempt.cgroup, launch.device_group, tree.mark_of(attempt.token),
+            msgspec.json.encode(launch.placement),
         )  # fmt: skip
 
     def _start_failed(self, attempt: LocalAttempt, error: Exception) -> None:

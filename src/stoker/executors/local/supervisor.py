@@ -146,6 +146,7 @@ class Supervisor:
         self.exits_path, self.exits = f"{exits_dir}/{me}", -1
         self._open_exits()
         self.children_path = f"/proc/{me}/task/{me}/children"
+        self.device_group: str | None = None
         self.umask = 0o077
         os.umask(self.umask)
         self.limits = resource.getrlimit(RLIMIT_LOCKS)
@@ -252,6 +253,7 @@ class Supervisor:
         err: str | None,
         locks: list[str],
         cgroup: str | None,
+        device_group: str | None,
         mark: int,
         note: bytes,
     ) -> None:
@@ -269,6 +271,7 @@ class Supervisor:
             return
         opened: list[int] = []
         try:
+            self._join(device_group)
             pid = self._spawn(
                 argv,
                 directory,
@@ -295,11 +298,32 @@ class Supervisor:
         finally:
             for fd in opened:
                 os.close(fd)
+            with contextlib.suppress(OSError):  # the next start tries again
+                self._join(None)
         ticks, boot, wall = start_ticks(pid), time.clock_gettime(BOOT), time.time()
         with contextlib.suppress(OSError):  # a full disk: its token still identifies it
             os.write(record, b"pid %d %d %.3f %.3f %s\n" % (pid, ticks, boot, wall, self.name))
         self.children[pid] = (key, record)
         self._queue_report("started", key, pid, ticks, boot, wall)
+
+    def _join(self, group: str | None) -> None:
+        """Join a device group, which processes inherit; None: that without GPUs, if there is one.
+
+        The supervisor itself moves, because a process that is moved after its start could have
+        used GPUs, or have children, before.
+        """
+        if group == self.device_group:
+            return
+        home = f"{os.path.dirname(os.path.dirname(self.device_group or ''))}/no-gpus"
+        try:
+            procs = os.open(f"{group or home}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(procs, b"0")
+            finally:
+                os.close(procs)
+        except OSError as error:
+            raise OSError(errno.EAGAIN, f"the device group cannot be joined: {error}") from None
+        self.device_group = group
 
     def _claim(self, path: str, note: bytes) -> int | None:
         """Create the claim and write the first line to it; None if another process has it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,14 @@ from stoker.executors.port import (
 )
 from stoker.executors.reactor import Reactor
 from stoker.executors.user import wire
-from stoker.executors.user.processes import FIRST_RETRY_SECONDS, OnFileData, Processes, UserProcess
+from stoker.executors.user.device_groups import DeviceGroups, attempt_of
+from stoker.executors.user.processes import (
+    FIRST_RETRY_SECONDS,
+    OnFileData,
+    Processes,
+    UserProcess,
+    plausible,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +95,8 @@ class UserExecutor(Executor):
         grace: float = 10.0,
         gpu_locks: GpuLocks | None = None,
         engine: str = "",
+        create_group: Callable[[int, str, list[list[int]]], None] = lambda *_: None,
+        remove_group: Callable[[int, str], None] = lambda *_: None,
     ) -> None:
         """`under_way` returns the attempts of a user that the journal has under way now.
 
@@ -105,6 +113,7 @@ class UserExecutor(Executor):
         self.processes = Processes(
             reactor, configuration, request_process, self._needs_process, self._on_message, on_idle
         )
+        self.device_groups = DeviceGroups(reactor, create_group, remove_group, self._has_attempt)
         self._attempts: dict[AttemptId, _Attempt] = {}
         self._users: dict[int, _User] = {}
         self._sink: ExecutorSink | None = None
@@ -161,13 +170,15 @@ class UserExecutor(Executor):
             self._user(uid).waiting.append(message)
             self.processes.request(uid)
         elif isinstance(message, wire.Start):
-            self._send_start(process, message)
-        else:
+            self._send_start(process, uid, message)
+        elif not self.device_groups.hold(message):
             process.send(message)
 
-    def _send_start(self, process: UserProcess, start: wire.Start) -> None:
-        """Send a start, after the environment and the script that it needs."""
+    def _send_start(self, process: UserProcess, uid: int, start: wire.Start) -> None:
+        """Send a start, after its device group, and the environment and script that it needs."""
         launch = start.launch
+        if self.device_groups.request(uid, start):
+            return
         try:
             process.provide(launch, self._secret, self._blob)
             self.gpu_locks.create(launch.gpus)
@@ -179,7 +190,9 @@ class UserExecutor(Executor):
 
     def _call_off(self, attempt: AttemptId, why: str, delay: float = 0.0) -> None:
         """Report that an attempt was not started, which no process has."""
-        self._attempts.pop(attempt, None)
+        known = self._attempts.pop(attempt, None)
+        if known is not None:
+            self.device_groups.remove_unneeded(known.uid)
         self._report(
             StartCancelled(
                 at=time.time(), job=attempt.job, attempt=attempt.attempt, why=why, delay=delay
@@ -191,6 +204,8 @@ class UserExecutor(Executor):
         known = self._attempts.get(attempt)
         if known is None or known.is_sent:
             return False
+        if self.device_groups.take(attempt):
+            return True
         user = self._user(known.uid)
         kept = [m for m in user.waiting if not _is_start_of(m, attempt)]
         has_removed, user.waiting = len(kept) < len(user.waiting), kept
@@ -282,9 +297,34 @@ class UserExecutor(Executor):
         """Return whether a user has a process, or needs one."""
         return self.processes.get(uid) is not None or self._needs_process(uid)
 
-    def request_again(self) -> None:
-        """Repeat the requests for processes: the gate that had them has ended."""
+    def on_gate(self, device_groups: str) -> None:
+        """Repeat the requests for processes and groups: the gate that had them has ended."""
+        self.device_groups.on_gate(device_groups)
         self.processes.request_again()
+
+    def on_device_group(self, uid: int, name: str, path: str, why: str) -> None:
+        """Go on with a start that waited for its device group; without one, call it off.
+
+        Its process could not open its own GPUs.
+        """
+        attempt = attempt_of(name)
+        messages = self.device_groups.take(attempt, path) if attempt is not None else []
+        if attempt is None or not messages:  # called off, or asked for twice
+            self.device_groups.remove_unneeded(uid)
+        elif why:
+            self._call_off(attempt, f"no device group: {why}", SHORTAGE_SECONDS)
+        else:
+            for message in messages:
+                self._send(uid, message)
+
+    def on_group_in_use(self) -> None:
+        """Remove device groups later in which there are processes."""
+        self.device_groups.retry()
+
+    @property
+    def notes(self) -> list[str]:
+        """What administrators should know about the isolation of GPUs."""
+        return self.device_groups.notes
 
     def recover(self, attempts: Sequence[RecoverableAttempt]) -> None:
         """Find out what became of attempts that an earlier daemon started."""
@@ -347,12 +387,12 @@ class UserExecutor(Executor):
                 known = self._attempts.get(AttemptId(event.job, event.attempt))
                 if known is not None and known.uid == uid:
                     known.has_ended = not isinstance(event, ProcessStarted)
-                    self._report(_plausible(event, known, uid))
+                    self._report(plausible(event, known.since, uid))
             case wire.ReportData(attempt, offset, data):
-                if self._belongs_to(attempt, uid) and offset >= 0:
+                if self._has_attempt(uid, attempt) and offset >= 0:
                     self._sink.report_data(attempt, None, offset, data)
             case wire.Ready(attempt, rank, port):
-                if self._belongs_to(attempt, uid):
+                if self._has_attempt(uid, attempt):
                     self._sink.ready(attempt, rank, port)
             case wire.FileData(request):
                 owner, on_data = self._reads.get(request, (None, None))
@@ -360,7 +400,7 @@ class UserExecutor(Executor):
                     del self._reads[request]
                     on_data(message)
 
-    def _belongs_to(self, attempt: AttemptId, uid: int) -> bool:
+    def _has_attempt(self, uid: int, attempt: AttemptId) -> bool:
         known = self._attempts.get(attempt)
         return known is not None and known.uid == uid
 
@@ -382,6 +422,7 @@ class UserExecutor(Executor):
             if process is not None:  # else the next one finds them with DropProofs
                 process.send(wire.Acknowledge(acknowledged))
         for uid in by_user:
+            self.device_groups.remove_unneeded(uid)
             self.processes.check_idle(uid)
 
     def close(self) -> None:
@@ -394,26 +435,3 @@ class UserExecutor(Executor):
 
 def _is_start_of(message: wire.Message, attempt: AttemptId) -> bool:
     return isinstance(message, wire.Start) and message.launch.id == attempt
-
-
-def _plausible(event: Event, known: _Attempt, uid: int) -> Event:
-    """Return an event with what a process of a user cannot know otherwise than we do.
-
-    The process belongs to the user, who may have changed it: nothing happens before the start or
-    in the future, and the pid is that of a process of the user.
-    """
-    now = time.time()
-    at = max(min(event.at, now), min(known.since, now))
-    if not isinstance(event, ProcessStarted):
-        return replace(event, at=at, part=None)
-    boot = min(event.boot, time.clock_gettime(time.CLOCK_BOOTTIME))
-    pid = event.pid if event.pid is not None and _may_be_of(event.pid, uid) else None
-    return replace(event, at=at, boot=boot, pid=pid, part=None)
-
-
-def _may_be_of(pid: int, uid: int) -> bool:
-    """Return whether a process belongs to a user, or has ended."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid == uid
-    except OSError:
-        return True

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
+from stoker.core.events import Event, ProcessStarted
 from stoker.core.launch.launch import Launch
 from stoker.executors.reactor import Reactor, Timer
 from stoker.executors.user import wire
@@ -23,6 +28,29 @@ MAX_ENVIRONMENTS = 32
 OnFileData = Callable[[wire.FileData], None]
 
 logger = logging.getLogger(__name__)
+
+
+def plausible(event: Event, since: float, uid: int) -> Event:
+    """Return an event with what a process of a user cannot know otherwise than we do.
+
+    The process belongs to the user, who may have changed it: nothing happens before the start or
+    in the future, and the pid is that of a process of the user.
+    """
+    now = time.time()
+    at = max(min(event.at, now), min(since, now))
+    if not isinstance(event, ProcessStarted):
+        return replace(event, at=at, part=None)
+    boot = min(event.boot, time.clock_gettime(time.CLOCK_BOOTTIME))
+    pid = event.pid if event.pid is not None and _may_be_of(event.pid, uid) else None
+    return replace(event, at=at, boot=boot, pid=pid, part=None)
+
+
+def _may_be_of(pid: int, uid: int) -> bool:
+    """Return whether a process belongs to a user, or has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == uid
+    except OSError:
+        return True
 
 
 class UserProcess:
