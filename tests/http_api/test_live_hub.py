@@ -32,8 +32,10 @@ class HubFixture:
         await asyncio.sleep(0)
         return self.handlers.ask(handler)
 
-    async def reader(self, *topics: str) -> LiveReader:
-        reader: LiveReader = LiveReader(frozenset(topics), lambda: self.aborted.append(reader))
+    async def reader(self, *topics: str, user: str | None = None) -> LiveReader:
+        reader: LiveReader = LiveReader(
+            frozenset(topics), lambda: self.aborted.append(reader), user
+        )
         await self.hub.add(reader)
         return reader
 
@@ -65,6 +67,22 @@ def test_readers_get_the_frames_of_their_topics(fixture: HubFixture) -> None:
         event, data = await next_frame(jobs)
         assert (event, data["changed"][0]["id"]) == ("jobs", job)
         assert (await next_frame(counts))[1]["counts"] == {"CONFIGURING": 1}
+
+    run(scenario)
+
+
+def test_users_get_the_public_part_of_jobs_of_others(fixture: HubFixture) -> None:
+    async def scenario() -> None:
+        all = (await fixture.reader("jobs")).frames()
+        job = fixture.handlers.submit(label=["private"])
+        row = (await next_frame(all))[1]["changed"][0]
+        assert (row["id"], row["labels"]) == (job, "private")
+        for user, labels in ((row["user"], "private"), ("another", None)):
+            frames = (await fixture.reader("jobs", user=user)).frames()
+            fixture.handlers.submit(label=["private"])
+            (row,) = (await next_frame(frames))[1]["changed"]
+            assert row.get("labels") == labels
+            assert row["name"]
 
     run(scenario)
 

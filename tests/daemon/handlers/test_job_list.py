@@ -105,6 +105,20 @@ def test_columns_and_rows_have_the_same_values(mixed: HandlerFixture) -> None:
     assert (rows[3].gpus, rows[3].label, rows[6].limit, rows[7].devices) == (0.5, "4_0", 3600, None)
 
 
+def test_columns_of_hidden_jobs_have_no_private_texts(mixed: HandlerFixture) -> None:
+    jobs, specs = list(mixed.state.jobs.values()), mixed.state.specs
+    at = next(at for at, job in enumerate(jobs) if specs[job.spec].labels)
+    jobs[at].cause = "cannot start: /home/ana/x"
+    for hidden in (set(), {jobs[at].spec}):
+        coders = {name: Dictionary() for name in CODED_COLUMNS}
+        columns = job_columns(jobs, specs, coders, lambda job: None, hidden)
+        is_shown = jobs[at].spec not in hidden
+        for name in ("labels", "cause"):
+            assert (columns[name][at] is not None) is is_shown
+        assert (jobs[at].cause in coders["cause"].texts) is is_shown
+        assert columns["name"][at] is not None
+
+
 def test_a_job_that_left_memory_is_no_row(mixed: HandlerFixture) -> None:
     mixed.unload(2)
     coders = {name: Dictionary() for name in CODED_COLUMNS}

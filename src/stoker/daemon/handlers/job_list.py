@@ -188,7 +188,12 @@ def list_columns(
 ) -> CommandResult:  # fmt: skip
     """Return the columns of those of these jobs that are still in memory."""
     jobs = [job for job in map(state.jobs.get, ids) if job is not None]
-    return reply_only(job_columns(jobs, state.specs, coders, expected_times(context, state, now)))
+    expected = expected_times(context, state, now)
+    hidden = {
+        hash for hash in {job.spec for job in jobs}
+        if context.access(state.specs[hash].uid) < Access.DETAILS
+    }  # fmt: skip
+    return reply_only(job_columns(jobs, state.specs, coders, expected, hidden))
 
 
 def expected_times(context: RequestContext, state: State, now: Instant) -> Expected:

@@ -95,7 +95,10 @@ def list_ids(
         total = state.live + len(state.unacknowledged) - (_folded(state) if fold else 0)
     rows = rows[: job_filter.limit]
     more = max(total - sum(map(len, rows)), 0)
-    members = {row[0]: array_rows.summary(row, state) for row in rows if len(row) > 1}
+    members = {
+        row[0]: array_rows.summary(row, state, _sees_causes(context, row[0], state))
+        for row in rows if len(row) > 1
+    }  # fmt: skip
     sweeps = [sweep_view(context, state, state.sweeps[id], now) for id in state.boards
               if fold and state.sweeps[id].is_open]  # fmt: skip
     return reply_only(
@@ -103,6 +106,10 @@ def list_ids(
          "counts": counts(state, job_filter.user), "now": iso(now.wall), "sweeps": sweeps,
          **general()}
     )  # fmt: skip
+
+
+def _sees_causes(context: RequestContext, id: int, state: State) -> bool:
+    return context.access(state.spec(state.jobs[id]).uid) >= Access.DETAILS
 
 
 def _matches(job: Job, spec: Spec, job_filter: JobFilter) -> bool:

@@ -15,7 +15,7 @@ from stoker.daemon.http.auth import abort_connection
 from stoker.daemon.http.codec import HEADERS, StreamedReply, parse_number
 from stoker.daemon.http.permission import caller_of, session_of
 from stoker.daemon.http.sessions import ACT, VIEW, Session
-from stoker.daemon.rights import Caller
+from stoker.daemon.rights import Access, Caller
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.live_hub import LiveReader, Topic, sse_frame
 from stoker.daemon.views.alarm import alarm_views
@@ -33,8 +33,10 @@ async def live(api: RouteContext, request: Request) -> Response:
     query = request.query_params
     topics = _topics(query.get("topics"))
     since = parse_number(query["since"], "since") if query.get("since") else None
-    reader = LiveReader(topics, abort_connection(request.scope))
-    caller = caller_of(request.scope)
+    caller, context = caller_of(request.scope), api.context
+    is_limited = context.caller is not None and context.access(None) < Access.DETAILS
+    user = context.caller.name if context.caller is not None and is_limited else None
+    reader = LiveReader(topics, abort_connection(request.scope), user)
     frames = _stream(api, reader, since, session_of(request.scope), caller)
     headers = HEADERS | {"Cache-Control": "no-cache"}
     return StreamedReply(frames, headers=headers, media_type="text/event-stream")

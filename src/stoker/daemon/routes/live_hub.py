@@ -1,5 +1,7 @@
 """LiveHub: one per daemon builds each frame of the live stream once for all readers.
 
+Users that see less of the jobs of others have frames of their own.
+
 Without readers it has no timer, and nothing is noted about changes.
 """
 
@@ -13,12 +15,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec import UnsetType
+from msgspec.structs import replace
+
 from stoker.daemon.context import CommandHandler, RequestContext
 from stoker.daemon.control.change_collector import ChangeCollector, Update
 from stoker.daemon.control.publisher import Publisher
 from stoker.daemon.http.codec import encode
+from stoker.daemon.views.job_columns import public_row
 from stoker.engine import CommandRejected
-from stoker.schema.live import AlarmsFrame
+from stoker.schema.live import AlarmsFrame, JobsFrame
 
 FRAME_SECONDS = 0.1
 """Changes of this time are one frame."""
@@ -40,9 +46,14 @@ def sse_frame(event: str, data: Any) -> bytes:
 class LiveReader:
     """One client: its topics, and the frames that it has not read."""
 
-    def __init__(self, topics: frozenset[Topic], abort: Callable[[], None]) -> None:
-        """`abort` closes the connection of a reader that is too slow."""
-        self.topics = topics
+    def __init__(
+        self, topics: frozenset[Topic], abort: Callable[[], None], user: str | None = None
+    ) -> None:
+        """`abort` closes the connection of a reader that is too slow.
+
+        `user` is given if the reader sees only the public part of jobs of others.
+        """
+        self.topics, self.user = topics, user
         self._abort = abort
         self._frames: deque[bytes] = deque()
         self._bytes = 0
@@ -182,8 +193,17 @@ class LiveHub:
             self._send("gpus", await self._ask(self._build_gpus))
 
     def _send(self, topic: Topic, data: Any) -> None:
-        frame: bytes | None = None
+        frames: dict[str | None, bytes] = {}
         for reader in list(self._readers):
             if topic in reader.topics:
-                frame = frame if frame is not None else sse_frame(topic, data)
-                reader.add(frame)
+                user = reader.user if topic == "jobs" else None
+                if user not in frames:
+                    frames[user] = sse_frame(topic, data if user is None else _for_user(data, user))
+                reader.add(frames[user])
+
+
+def _for_user(frame: JobsFrame, user: str) -> JobsFrame:
+    if isinstance(frame.changed, UnsetType):
+        return frame
+    rows = [row if row.user == user else public_row(row) for row in frame.changed]
+    return replace(frame, changed=rows)

@@ -30,14 +30,15 @@ def rows(jobs: Iterable[Job]) -> list[list[int]]:
     return list(ids.values())
 
 
-def summary(ids: list[int], state: State) -> MembersView:
-    """Return label, number and causes of the members of a row."""
+def summary(ids: list[int], state: State, has_causes: bool = True) -> MembersView:
+    """Return label, number and, if it has them, causes of the members of a row."""
     jobs = state.jobs
     first = jobs[ids[0]]
     is_pending = first.state is JobState.PENDING
     limit = state.spec(first).array_limit if is_pending else None
     members = spans(sorted(jobs[id].index or 0 for id in ids))
-    causes = Counter(jobs[id].cause or "" for id in ids) if not is_pending else Counter[str]()
+    with_causes = ids if has_causes and not is_pending else ()
+    causes = Counter(jobs[id].cause or "" for id in with_causes)
     return MembersView(
         label=f"{first.array}_[{members}{f'%{limit}' if limit else ''}]",
         count=len(ids),
