@@ -80,6 +80,18 @@ def test_a_job_shows_its_dependents_and_names_of_variables_but_no_values(
     expect(facts).to_contain_text(f"afterok:{first}")
 
 
+def test_a_job_that_can_never_start_is_listed_until_it_is_cancelled(
+    box: DaemonFixture, visitor: Visitor
+) -> None:
+    first = box.submit("false")
+    box.submit("--dependency", f"afterok:{first}", "--name", "follows", "true")
+    entry = visitor.page.locator(".failures li").filter(has_text="can never start")
+    expect(entry).to_contain_text("follows")
+    entry.get_by_role("button", name="Cancel").click()
+    visitor.page.get_by_role("button", name="Cancel 1 job").click()
+    expect(entry).to_have_count(0)
+
+
 def test_a_new_job_appears_and_a_daemon_that_dies_is_shown(
     box: DaemonFixture, visitor: Visitor
 ) -> None:

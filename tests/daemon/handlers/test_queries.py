@@ -60,6 +60,13 @@ def test_filters_narrow_a_list(
     assert listing(mixed, arrays=arrays, **filters)["ids"] == ids
 
 
+def test_jobs_with_a_dependency_that_can_never_be_met_are_a_list(mixed: HandlerFixture) -> None:
+    stuck = [mixed.submit(dependency="afterok:1") for _ in range(3)]
+    mixed.submit(dependency="afterok:4")
+    reply = listing(mixed, never=True, limit=2)
+    assert (reply["ids"], reply["more"]) == (stuck[:2], 1)
+
+
 def test_selectors_list_finished_jobs_too(mixed: HandlerFixture) -> None:
     mixed.unload(2)
     assert listing(mixed, "1-3")["ids"] == [1, 2, 3]

@@ -1,7 +1,7 @@
 // The live stream and what it keeps current: jobs, GPUs, counts, nodes, sweeps.
 
 import { batch, computed, signal } from "@preact/signals";
-import type { GpuList, GpuView, History, JobView, NodeList, NodeView, SweepList, SweepView, UsageSummary } from "../api";
+import type { GpuList, GpuView, History, JobList, JobView, NodeList, NodeView, SweepList, SweepView, UsageSummary } from "../api";
 import { safe } from "../core/format";
 import { GpuHistory, gpuHours, type GpuFrame, type GpuSample, type HistoryReply } from "../core/gpus";
 import { frameParser } from "../core/sse";
@@ -68,6 +68,8 @@ export const now = signal(Date.now() / 1000);
 export const minute = computed(() => Math.floor(now.value / 60) * 60);
 /** Announced by the live region: new failures and alarms. */
 export const announcement = signal("");
+/** Pending jobs whose dependency can never be met: the first ones, and how many more. */
+export const stuck = signal<{ jobs: JobView[]; more: number }>({ jobs: [], more: 0 });
 /** The last jobs that ended, newest first. */
 export const ended = signal<JobView[] | null>(null);
 
@@ -175,6 +177,11 @@ async function loadEnded(): Promise<void> {
   ended.value = (await get<History>("history?limit=6")).jobs.reverse();
 }
 
+async function loadStuck(): Promise<void> {
+  const { jobs, more } = await get<JobList>("jobs?never=1&limit=3");
+  stuck.value = { jobs, more };
+}
+
 async function loadHours(): Promise<void> {
   const midnight = new Date(now.peek() * 1000).setHours(0, 0, 0, 0) / 1000;
   const minutes = Math.ceil((now.peek() - midnight) / 60);
@@ -193,7 +200,7 @@ async function loadAlarms(): Promise<void> {
 export const alarmKey = ({ kind, job, node, gpu }: Alarm): string => [kind, job, node, gpu].join();
 
 function loadAll(): void {
-  for (const load of [loadJobs, loadGpus, loadHistory, loadEnded, loadNodes, loadSweeps]) keepTrying(load);
+  for (const load of [loadJobs, loadGpus, loadHistory, loadEnded, loadNodes, loadSweeps, loadStuck]) keepTrying(load);
   once("hours", 1.5, () => keepTrying(loadHours));
   once("alarms", 0.5, () => keepTrying(loadAlarms));
 }
@@ -252,6 +259,7 @@ function onJobs(frame: JobsFrame): void {
   });
   if (failures.length) announce(failures);
   if (frame.gone?.length || failures.length) once("ended", 1, () => keepTrying(loadEnded));
+  once("stuck", 2, () => keepTrying(loadStuck));
   waiting?.push(frame);
   const what = table.apply(frame);
   if (what === "reload") reloadSoon();

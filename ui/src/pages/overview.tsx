@@ -7,7 +7,7 @@ import { groupOf } from "../core/states";
 import { NONE, type Row } from "../core/table";
 import { act } from "../actions";
 import { detail, useDetails } from "../details";
-import { alarmKey, alarms, counts, ended, gpuNote, gpus, hours, loaded, mayAct, minute, nodes, samples, table, version } from "../net/live";
+import { alarmKey, alarms, counts, ended, gpuNote, gpus, hours, loaded, mayAct, minute, nodes, samples, stuck, table, version } from "../net/live";
 import { RANGES, chooseRange, density, range } from "../prefs";
 import { At, Estimate, JobLink, Since } from "../widgets/bits";
 import { Empty, Name, Panel, Progress, StateChip } from "../widgets/plain";
@@ -241,7 +241,7 @@ function NeedsYou() {
       <a href="#/q?f=state:failed">all {count(totals.failed)}</a>
       {mayAct.value ? <button type="button" class="small" onClick={() => act("dismiss", failures.flatMap((group) => group.ids))}>All seen</button> : null}
     </> : null}>
-      {shown.length === 0 ? <Empty>{loaded.value ? "No failures." : "Loading …"}</Empty> : null}
+      {shown.length === 0 && stuck.value.jobs.length === 0 ? <Empty>{loaded.value ? "No failures." : "Loading …"}</Empty> : null}
       <ul class="jobs failures">
         {shown.map(({ first, ids }) => {
           const view = detail(first.id);
@@ -263,6 +263,14 @@ function NeedsYou() {
             </li>
           );
         })}
+        {stuck.value.jobs.map((job) => (
+          <li key={job.id}>
+            <span class="first"><StateChip state={job.state} /> <JobLink {...job} /></span>
+            <span class="side">{mayAct.value ? <button type="button" class="small" onClick={() => act("cancel", [job.id])}>Cancel</button> : null}</span>
+            <span class="second cause">can never start: {safe(job.reason_text ?? "", 160)}</span>
+          </li>
+        ))}
+        {stuck.value.more ? <li class="muted">and {count(stuck.value.more)} more that can never start</li> : null}
         {held.map((job) => (
           <li key={job.id}>
             <span class="first"><StateChip state={job.state} held /> <JobLink {...job} /></span>

@@ -60,6 +60,8 @@ class JobFilter(Struct, frozen=True):
     """Show sweeps instead of their trials."""
     arrays: bool = False
     """Show members of an array that are pending or failed alike as one row."""
+    never: bool = False
+    """Show only pending jobs whose dependency can never be met."""
 
 
 def check_states(states: list[str], finished: bool = False) -> list[str]:
@@ -84,6 +86,8 @@ def list_ids(
     arrays = job_filter.arrays and not selectors
     if selectors:
         rows = [[id] for id in context.resolve(selectors, state)]
+    elif job_filter.never:
+        rows = [[id] for id in sorted(state.never_eligible)]
     else:
         rows = _current_rows(state, limit, fold, arrays and not filtered)
     if filtered:
@@ -91,7 +95,7 @@ def list_ids(
         ids = [id for id in ids if _matches(*context.job_and_spec(id, state), job_filter)]
         rows = array_rows.rows([state.jobs[id] for id in ids]) if arrays else [[id] for id in ids]
     total = sum(map(len, rows))
-    if not (filtered or selectors):
+    if not (filtered or selectors or job_filter.never):
         total = state.live + len(state.unacknowledged) - (_folded(state) if fold else 0)
     rows = rows[: job_filter.limit]
     more = max(total - sum(map(len, rows)), 0)

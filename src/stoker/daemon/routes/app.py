@@ -162,7 +162,7 @@ ROUTES = (
     # Jobs
     ApiRoute("GET", "/jobs", VIEW, jobs.list_jobs, j.JobList,
              query=JOB_FILTERS | {"tail": int, "fold": str, "arrays": str, "hook": str,
-                    "details": str, "estimate": str}),
+                    "details": str, "estimate": str, "never": str}),
     ApiRoute("POST", "/jobs", ACT, jobs.submit, j.SubmitReply, r.Submit),
     ApiRoute("GET", "/jobs/columns", VIEW, columns.job_columns, v.JobColumns,
              query={"state": str, "user": str, "queue": str, "label": str, "sweep": int,

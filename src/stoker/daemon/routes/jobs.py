@@ -62,6 +62,7 @@ async def list_jobs(api: RouteContext, request: Request) -> Any:
         tail=min(parse_number(query.get("tail"), "tail"), MAX_TAIL_LINES),
         fold=is_set(query.get("fold")),
         arrays=is_set(query.get("arrays")),
+        never=is_set(query.get("never")),
     )
     selectors = query.getlist("select")
 
