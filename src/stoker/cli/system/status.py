@@ -8,6 +8,7 @@ import pwd
 import select
 import socket
 import struct
+import tomllib
 
 from stoker import __version__, places
 from stoker.cli.system import files
@@ -19,7 +20,7 @@ from stoker.wire import JsonObject
 
 PROCESS_NAME = "stoker-user"
 """What the process of a user calls itself (executors/user/process.py)."""
-MODULE = b"stoker.executors.user.process"
+MODULE = "stoker.executors.user.process"
 END_SECONDS = 2.0
 REPLY_SECONDS = 5.0
 
@@ -87,18 +88,34 @@ def ask(path: str) -> JsonObject:
 
 def user_processes(*, supervisors: bool = False) -> list[JsonObject]:
     """Return the processes that run jobs of users; supervisors live as long as jobs of theirs."""
-    found = []
+    found, users_dir = [], _users_dir()
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
         with contextlib.suppress(OSError):
             uid = os.stat(f"/proc/{entry}").st_uid
             with open(f"/proc/{entry}/cmdline", "rb") as file:
-                is_ours = MODULE in file.read().split(b"\0")
+                words = os.fsdecode(file.read()).split("\0")
             with open(f"/proc/{entry}/comm", encoding="utf-8", errors="replace") as comm:
-                if is_ours and (supervisors or comm.read().strip() == PROCESS_NAME):
-                    found.append({"user": _name(uid), "uid": uid, "pid": int(entry)})
+                is_wanted = supervisors or comm.read().strip() == PROCESS_NAME
+            directory = f"{users_dir}/{uid}"
+            if is_wanted and MODULE in words and directory in words and _is_here(entry, directory):
+                found.append({"user": _name(uid), "uid": uid, "pid": int(entry)})
     return sorted(found, key=lambda each: (each["uid"], each["pid"]))
+
+
+def _users_dir() -> str:
+    with contextlib.suppress(OSError, ValueError), open(files.GATE_CONFIG, "rb") as file:
+        return str(tomllib.load(file).get("users_dir", files.USERS_STATE))
+    return files.USERS_STATE
+
+
+def _is_here(pid: str, directory: str) -> bool:
+    """Whether a process means the same directory; one of a container has another."""
+    try:
+        return os.path.samefile(f"/proc/{pid}/root{directory}", directory)
+    except PermissionError:
+        return True  # only root may look
 
 
 def wait_for_users() -> list[str]:
