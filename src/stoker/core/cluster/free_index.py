@@ -141,7 +141,7 @@ def free_resources(node: Node) -> FreeResources | None:
         left = 0 if device.sharers else device.unallocated - device.used_by_others
         gpus.append(max(0, left))
     gpus.sort(reverse=True)
-    amounts = {type: max(max_amount(node.types[type]), 0) for type in node.types if type != GPU}
+    amounts = {type: max_amount(node.types[type]) for type in node.types if type != GPU}
     cpu, mem = amounts.pop(CPU, 0), amounts.pop(MEMORY, 0)
     model = first.facts.model_key if first is not None else ""
     return FreeResources(tuple(gpus), cpu, mem, model, tuple(sorted(amounts.items())))

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core.cluster.fragmentation import max_request_amount
-from stoker.core.model.resources import GPU, DeviceAllocation, DeviceFacts
+from stoker.core.model.resources import DeviceAllocation, DeviceFacts
 from stoker.core.model.units import THOUSAND
 
 ALL_DEVICES = "all"
@@ -133,10 +133,12 @@ class Node(Struct, eq=False):
 
     def copy(self) -> Node:
         """Return a copy for an overlay."""
-        types = {type: list(map(_copy_device, devices)) for type, devices in self.types.items()}
-        twin = replace(self, types=types)
-        twin.by_name = {(device.type, device.name): device for device in twin.devices()}
-        return twin
+        copies = map(_copy_device, self.by_name.values())
+        by_name = dict(zip(self.by_name, copies, strict=True))
+        types: dict[str, list[Device]] = {type: [] for type in self.types}
+        for device in by_name.values():
+            types[device.type].append(device)
+        return replace(self, types=types, by_name=by_name)
 
     def emptied(self) -> Node:
         """Return a copy without allocations, and without devices that it no longer offers."""
@@ -187,16 +189,10 @@ class Node(Struct, eq=False):
 
 
 def max_amount(devices: list[Device]) -> int:
-    """Return the largest amount that these devices can serve now; all smaller ones fit too."""
+    """Return the largest amount of other resources than GPUs that these devices can serve now."""
     usable = [device for device in devices if device.drained is None and not device.removed]
     # Not `device.available`: the call would be a third of the cost of this loop.
     amounts = [device.unallocated - device.used_by_others for device in usable]
-    if all(device.facts.capacity == THOUSAND for device in usable):
-        return max_request_amount(
-            [
-                amount
-                for amount, device in zip(amounts, usable, strict=True)
-                if not (device.type == GPU and device.sharers)
-            ]
-        )
-    return max(0, *amounts)
+    if len(usable) > 1 and all(device.facts.capacity == THOUSAND for device in usable):
+        return max_request_amount(amounts)
+    return max([0, *amounts])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from heapq import nsmallest
-from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -24,8 +23,9 @@ from stoker.core.placement.fit import delegated_gang, fit
 from stoker.core.placement.node_lookup import demand_of, scanned_nodes
 from stoker.core.placement.request_shape import is_amount_only
 
-PackingScore = tuple[bool, int, float]
-"""Smaller is better: delegated, free GPUs of the node, used share of its cores or memory."""
+PackingScore = tuple[bool, int, float, int]
+"""Smaller is better: delegated, free GPUs of the node, used share of its cores or memory, and of
+equal nodes the one that joined first."""
 
 
 def find_placement(cluster: Cluster, request: ResourceRequest) -> Placement | None:
@@ -82,12 +82,11 @@ def _part_on(cluster: Cluster, name: str, part: ResourceRequest, remainder: int)
 def _packed(nodes: Iterable[Node], part: ResourceRequest, count: int) -> list[Placement]:
     """Return the feasible nodes with the best packing scores, at most `count`."""
     feasible = [
-        (_packing_score(node, part), node.join_index, node.name, allocations)
-        for node in nodes
-        if (allocations := fit(node, part)) is not None
+        (node, allocations) for node in nodes if (allocations := fit(node, part)) is not None
     ]
-    best = nsmallest(count, feasible, key=itemgetter(0, 1))
-    return [Placement(name, allocations) for *_, name, allocations in best]
+    if len(feasible) > 1:
+        feasible = nsmallest(count, feasible, lambda row: _packing_score(row[0], part))
+    return [Placement(node.name, allocations) for node, allocations in feasible]
 
 
 def _join(parts: list[Placement], count: int) -> Placement | None:
@@ -111,4 +110,4 @@ def _packing_score(node: Node, request: ResourceRequest) -> PackingScore:
         )
     pools = (*node.types.get(CPU, ()), *node.types.get(MEMORY, ()))
     shares = [1 - pool.available / pool.facts.capacity for pool in pools if pool.facts.capacity]
-    return node.delegated, gpus, max(shares, default=0.0)
+    return node.delegated, gpus, max(shares, default=0.0), node.join_index
