@@ -29,8 +29,8 @@ from stoker.core.placement.request_shape import non_gpu_amounts
 from stoker.core.state.record import NOT_REACHED_YET
 from stoker.core.state.state import State
 
-MAX_RESERVED_LISTED = 5
-"""Devices of a reservation that are named."""
+MAX_LISTED = 5
+"""Constraints, devices, jobs or alternatives of one kind that an explanation lists."""
 
 
 class Constraint(Struct, frozen=True):
@@ -80,7 +80,7 @@ def reserved_text(state: State, job: Job, at: float) -> str | None:
     occupation = state.occupation(job, at)
     texts = []
     for each in blocking_reservations(state.cluster, occupation, at):
-        what = ", ".join((*each.nodes, *each.gpus)[:MAX_RESERVED_LISTED])
+        what = ", ".join((*each.nodes, *each.gpus)[:MAX_LISTED])
         who = ", ".join(subject.text for subject in each.subjects) or "no job"
         if each.begin <= at:
             when = f"for another {approximate_duration(each.end - at)}"

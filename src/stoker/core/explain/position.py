@@ -8,6 +8,7 @@ from math import inf, log2
 from msgspec import Struct
 
 from stoker.core.cluster.idle import idle_cluster
+from stoker.core.explain.constraints import MAX_LISTED
 from stoker.core.measurement import estimator
 from stoker.core.model.job import Job
 from stoker.core.model.resources import GPU, Placement, ResourceRequest
@@ -22,8 +23,6 @@ from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.reranking import victim_key
 from stoker.core.state.state import State
 
-MAX_LISTED = 5
-"""Constraints, jobs or alternatives of one kind that an explanation lists."""
 MAX_CONSIDERED = 64
 """Running jobs tried, the first to end first (each costs a placement search), and jobs named."""
 ORDER_TEXTS = {

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.explain import position
+from stoker.core.explain.constraints import MAX_LISTED
 from stoker.core.explain.forecast import Kind, TimeInterval
 from stoker.core.explain.position import overdue_in
 from stoker.core.measurement.foreign_use import UNAVAILABLE
@@ -122,7 +123,7 @@ def _reservations_end(state: State, job: Job, at: float) -> list[str]:
         texts.append(
             f"it gets a time limit of less than {left}: stoker edit {job.label} --time ..."
         )
-    return texts[: position.MAX_LISTED]
+    return texts[:MAX_LISTED]
 
 
 class _WhatIf:
@@ -202,7 +203,7 @@ def _ends(
 
 def _sufficient(items: Sequence[T], suffices: Callable[[Sequence[T]], bool]) -> list[Sequence[T]]:
     """Return the first items that suffice alone; else one set of items that are all needed."""
-    single = list(islice(([item] for item in items if suffices([item])), position.MAX_LISTED))
+    single = list(islice(([item] for item in items if suffices([item])), MAX_LISTED))
     if single:
         return [*single]
     sets = (items[: count + 1] for count in range(len(items)))
@@ -215,8 +216,8 @@ def _sufficient(items: Sequence[T], suffices: Callable[[Sequence[T]], bool]) -> 
 
 def _listed(labels: Sequence[str]) -> str:
     """Return labels as a list in a sentence; a long one ends in a number."""
-    if len(labels) > position.MAX_LISTED + 1:
-        labels = [*labels[: position.MAX_LISTED], f"{len(labels) - position.MAX_LISTED} others"]
+    if len(labels) > MAX_LISTED + 1:
+        labels = [*labels[:MAX_LISTED], f"{len(labels) - MAX_LISTED} others"]
     *first, last = labels
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -269,5 +270,5 @@ def _quanta(state: State, job: Job, holders: list[Job], at: float) -> list[str]:
     ]
     return [
         f"job {label} can be preempted in {approximate_duration(wait)}, after its quantum"
-        for wait, _, label in nsmallest(position.MAX_LISTED, waits)
+        for wait, _, label in nsmallest(MAX_LISTED, waits)
     ]

@@ -132,7 +132,7 @@ def _fitting_reason(
     if text := constraints.reserved_text(state, job, now):
         return "Reservation", text
     texts = (constraints.end_text(state, job, name, now) for name in state.cluster.node_ends)
-    return "Resources", "; ".join([*filter(None, texts)][: position.MAX_LISTED])
+    return "Resources", "; ".join([*filter(None, texts)][: constraints.MAX_LISTED])
 
 
 def unreachable_since(state: State, job: Job) -> dict[str, float]:
@@ -204,12 +204,12 @@ def explain_job(state: State, job: Job, at: float, boot: float, ends: EndEstimat
     labels = tuple(other.label for other in others) if place else ()
     text = f"needs {describe(request)}"
     if unmet:
-        text += "; " + "; ".join(constraint.text for constraint in unmet[: position.MAX_LISTED])
+        text += "; " + "; ".join(constraint.text for constraint in unmet[: constraints.MAX_LISTED])
     elif code == "Priority":
         text += f"; {phrase}"
     if labels:
         text += f"; {len(labels)} ahead of it"
-    ahead = [position.ahead(state, other, job, at) for other in others[: position.MAX_LISTED]]
+    ahead = [position.ahead(state, other, job, at) for other in others[: constraints.MAX_LISTED]]
     return replace(
         explanation, text=text, ahead_labels=labels[:position.MAX_CONSIDERED], ahead=tuple(ahead),
         queue_position=position.queue_position(state, job, place, at),
