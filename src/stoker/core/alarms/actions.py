@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 
 from stoker.core.cluster.overlay import Overlay
 from stoker.core.events import JobCancelled, PreemptionRequested
 from stoker.core.model.alarm import CANCEL, PREEMPT, RETRY, Alarm, cause_word
 from stoker.core.model.job import Job, JobState
+from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
+from stoker.core.queue.scan import SizeTest, fitting_heads
 from stoker.core.running.victims import is_stopping
 from stoker.core.state.state import State
 
@@ -18,8 +19,6 @@ MAX_RETRIES = 3
 YIELD_SECONDS = 60.0
 """How long a job is not started again after it gave back its GPUs: it ranks before most jobs that
 wait for these."""
-MAX_CLASSES = 200
-"""Classes of pending jobs that are tried: bounds the time."""
 UNRESPONSIVE = frozenset({"hung", "log_silent"})
 """Kinds of alarms after which an attempt will probably not reach a checkpoint."""
 
@@ -78,7 +77,8 @@ def job_that_needs(state: State, victim: Job, at: float) -> Job | None:
             soon.release(job.placement)
     later = Overlay(soon)
     later.release(victim.placement)
-    for _, job_class in islice(state.pending.order, MAX_CLASSES):
+    may_fit = SizeTest(lambda group: capacity_test(later, group.shape))
+    for _, job_class in fitting_heads(state.pending, may_fit):
         job = state.jobs[job_class.head]
         request = state.startable_request(job, job_class, at)
         if (
