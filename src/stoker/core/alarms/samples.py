@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-IDLE_PERCENT, FULL_PERCENT = 1, 99
+IDLE_PERCENT = 1
+"""Utilisation up to which a GPU is idle; within as much of 100 it is full."""
 MAX_GAP_SECONDS = 60.0
 """After a longer time without a sample, nothing is known of the time before."""
 STARTUP_SECONDS = 600.0
@@ -66,7 +67,7 @@ def observe_gpu(before: GpuTrack | None, sample: GpuSample) -> GpuTrack:
         before = GpuTrack(sample.at, was_used=was_used)
     load, at = sample.utilization, sample.at
     is_idle = load is not None and load <= IDLE_PERCENT
-    is_full = load is not None and load >= FULL_PERCENT
+    is_full = load is not None and load >= 100 - IDLE_PERCENT
     was_used |= bool(sample.has_process) or (load is not None and not is_idle)
     is_same = before.flat is None or is_full == before.is_full
     is_hot = sample.is_slowed or (
