@@ -107,7 +107,8 @@ def point(kind: str, nodes: int, queued: int, events: int = EVENTS) -> Point:
     classes = len(lab.state.pending.classes)
     built = time.perf_counter() - begin
     gc.collect()
-    gc.freeze()  # pending jobs are no garbage; the daemon does the same
+    gc.freeze()  # pending jobs are no garbage; the daemon does the same, with these thresholds
+    gc.set_threshold(50_000, 20, 50)
     deadline = time.perf_counter() + MAX_WARM_UP_SECONDS
     for _ in range(max(nodes // NODES_PER_WARM_UP_EVENT, 100)):
         lab.event()
