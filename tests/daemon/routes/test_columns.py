@@ -2,11 +2,13 @@
 
 import asyncio
 import builtins
+import gc
 import gzip
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from starlette.responses import Response
 
 from daemon.handler_fixture import HandlerFixture
 from stoker.daemon.context import CommandHandler
+from stoker.daemon.control.daemon import collect_garbage_rarely
 from stoker.daemon.handlers import job_list
 from stoker.daemon.routes.bridge import RouteContext
 from stoker.daemon.routes.columns import job_columns
@@ -26,7 +29,7 @@ MAX_CPU_SECONDS = 0.45
 """All threads together; 0.2 s on a quiet machine."""
 MAX_BYTES = 400_000
 RUNS = 3
-"""The fastest counts: other processes on the machine make the same work slower."""
+"""The median counts: other processes on the machine make the same work slower."""
 
 
 class Turns:
@@ -67,12 +70,23 @@ def listed(api: Turns, query: str) -> Response:
     return asyncio.run(job_columns(context, request))
 
 
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Restore the garbage collector after the test."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("query", ["", "text=sweep&sort=name&finished=1"])
 def test_a_long_list_is_small_and_no_turn_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     """A sort in another thread counts as a turn: it keeps the lock of the interpreter."""
     handlers = many(HandlerFixture(tmp_path))
+    collect_garbage_rarely()
     longest, cpu, reply = [], [], Response()
     for _ in range(RUNS):
         api = Turns(handlers)
@@ -86,8 +100,8 @@ def test_a_long_list_is_small_and_no_turn_is_long(
         reply = listed(api, query)
         cpu.append(time.process_time() - begin)
         longest.append(max(api.seconds))
-    assert min(longest) < MAX_TURN_SECONDS
-    assert min(cpu) < MAX_CPU_SECONDS
+    assert median(longest) < MAX_TURN_SECONDS
+    assert median(cpu) < MAX_CPU_SECONDS
     assert len(reply.body) < MAX_BYTES
     columns = json.loads(gzip.decompress(reply.body))["columns"]
     assert len(columns["id"]) == (80_000 if query else 100_000)

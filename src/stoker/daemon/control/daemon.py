@@ -50,6 +50,15 @@ RETRY_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
+def collect_garbage_rarely() -> None:
+    """Let the collector check jobs and events rarely: they are never circular.
+
+    A full collection with 100,000 jobs takes 45 ms, in which no request is answered.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 class Daemon:
     """Runs turns until it is stopped; owns nothing but its parts."""
 
@@ -99,9 +108,7 @@ class Daemon:
     def run(self) -> None:
         """Run turns until the daemon is stopped."""
         self.lifecycle.listen_for_signals()
-        # Jobs and events are never circular: let the collector check them rarely.
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
+        collect_garbage_rarely()
         while not self.lifecycle.is_stopped:
             try:
                 begin = time.perf_counter()
