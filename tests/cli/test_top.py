@@ -17,8 +17,9 @@ from stoker.cli.output.table import display_width
 from stoker.cli.screens import model as m
 from stoker.cli.screens.draw import draw
 from stoker.cli.screens.lines import bars, fit, pad, window
-from stoker.cli.screens.model import TopModel, rows_of
+from stoker.cli.screens.model import NEEDED, TopModel, rows_of
 from stoker.cli.screens.terminal import parse_keys
+from stoker.client.errors import DaemonUnreachable
 
 __all__ = ["nvml"]
 
@@ -167,9 +168,16 @@ def test_lines_fit_their_width() -> None:
     assert [window(5, 0, 3), window(1, 4, 3), window(5, 4, 3), window(-1, 0, 3)] == [3, 1, 4, 0]
 
 
+def test_columns_of_an_older_daemon_are_one_sentence() -> None:
+    columns = {name: [1] for name in NEEDED if name not in {"array", "first"}}
+    with pytest.raises(DaemonUnreachable, match=r"older.*array, first.*stoker daemon restart"):
+        rows_of({"columns": {**columns, "label": ["1"]}, "dictionary": {}})
+
+
 def test_columns_become_rows() -> None:
     reply = {
-        "columns": {"id": [1, 3], "array": [None, 2], "first": [None, 4], "labels": [None, 0],
+        "columns": {**{name: [0, 0] for name in NEEDED}, "id": [1, 3],
+                    "array": [None, 2], "first": [None, 4], "labels": [None, 0],
                     "name": [0, 0], "user": [0, 0],
                     "queue": [0, 0], "state": [1, 0], "node": [None, 0], "cause": [None, None]},
         "dictionary": {"name": ["t"], "user": ["ana"], "queue": ["q"], "node": ["box"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.client import transport
 from stoker.client.client import Client
-from stoker.client.errors import NotFound, StokerError
+from stoker.client.errors import DaemonUnreachable, NotFound, StokerError
 from stoker.wire import JsonObject
 
 TYPE_CHECKING = False
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 GPUS, QUEUE, JOB, SWEEPS, NODES, HELP = "1", "2", "3", "4", "5", "?"
 HOLDING = ("CONFIGURING", "QUEUED", "RUNNING", "SUSPENDED", "COMPLETING")
 SORTS = ("start", "submitted", "elapsed", "name")
+NEEDED = ("id", "array", "first", "name", "user", "state", "gpus", "held", "started", "expected",
+          "epochs", "total_epochs")  # fmt: skip
+"""Columns that the screens show."""
 LOG_LINES = 200
 HISTORY_MINUTES = 10
 HISTORY_POINTS = 120
@@ -230,6 +233,11 @@ def exact(id: int) -> str:
 def rows_of(reply: JsonObject) -> list[JsonObject]:
     """Return the rows of columns, with texts in place of numbers."""
     columns = dict(reply["columns"])
+    if missing := [name for name in NEEDED if name not in columns]:
+        raise DaemonUnreachable(
+            f"The daemon is older than this command: its lists have no {', '.join(missing)}. "
+            "Run `stoker daemon restart`; jobs continue to run."
+        )
     for name, texts in reply["dictionary"].items():
         columns[name] = [None if code is None else texts[code] for code in columns[name]]
     names = list(columns)
