@@ -12,13 +12,10 @@ from stoker.core.placement.capacity import capacity_test
 from stoker.core.placement.placer import find_placement
 from stoker.core.queue.scan import SizeTest, fitting_heads
 from stoker.core.running.victims import is_stopping
-from stoker.core.state.state import State
+from stoker.core.state.state import REBALANCE_SECONDS, State
 
 MAX_RETRIES = 3
 """Attempts of a job that an alarm of one kind ends to repeat them."""
-YIELD_SECONDS = 60.0
-"""How long a job is not started again after it gave back its GPUs: it ranks before most jobs that
-wait for these."""
 UNRESPONSIVE = frozenset({"hung", "log_silent"})
 """Kinds of alarms after which an attempt will probably not reach a checkpoint."""
 
@@ -57,7 +54,7 @@ def _action(state: State, job: Job, alarm: Alarm, at: float, boot: float) -> Act
     if spec.pty:  # nothing is left of it that could go on later
         return JobCancelled(at=at, job=job.id, why=why)
     return PreemptionRequested(
-        at=at, job=job.id, attempt=job.attempt, why=why, boot=boot, delay=YIELD_SECONDS,
+        at=at, job=job.id, attempt=job.attempt, why=why, boot=boot, delay=REBALANCE_SECONDS,
         at_once=stop is not None or alarm.kind in UNRESPONSIVE,
     )  # fmt: skip
 

@@ -42,7 +42,8 @@ from stoker.core.state.record import ChangeSet, ClusterRecord, queue_devices
 from stoker.core.structures import SortedMap, TimerHeap
 
 REBALANCE_SECONDS = 2 * DEFAULT_RESTART_SECONDS
-"""Seconds during which an elastic attempt keeps its GPUs."""
+"""Seconds during which an elastic attempt keeps its GPUs, and in which a job that gave back idle
+GPUs is not started again: it ranks before most jobs that wait for these."""
 NO_OWN_DEVICES = "none"
 """Device name that no GPU has: what a job of a queue without GPUs is restricted to."""
 
