@@ -122,9 +122,7 @@ def test_groups_outlive_a_kill_and_are_removed_after_the_end(
     gpus: list[Path],
     kill: Callable[[Machine, SystemDaemon], None],
 ) -> None:
-    ana, home = system.client(machine.ana), machine.ana.home
-    go = home / "go"
-    go.unlink(missing_ok=True)
+    ana, go = system.client(machine.ana), system.gate.directory / "go"
     wait = f"until [ -e {go} ]; do sleep 0.1; done; "
     job = ana.submit(wait + line(gpus), options={"gpus": "1"})
     ana.until(job, "RUNNING")
@@ -147,8 +145,7 @@ def test_a_group_of_a_job_that_ended_gives_access_to_nothing(
     job = ana.submit("sleep 100", options={"gpus": "1"})
     ana.until(job, "RUNNING")
     group = f"{root}/user-{machine.ana.uid}/{job}.0"
-    go = machine.ana.home / "go"
-    go.unlink(missing_ok=True)
+    go = system.gate.directory / "go"
     stays = f"echo 0 >{group}/cgroup.procs; until [ -e {go} ]; do sleep 0.1; done; "
     second = ana.submit(stays + line(gpus))
     until(lambda: len(Path(f"{group}/cgroup.procs").read_text().split()) > 1)

@@ -33,6 +33,7 @@ class RegistryStub:
     def __init__(self, **nodes: RemoteStub) -> None:
         self.nodes = nodes
         self.refreshed: list[str] = []
+        self.local = SimpleNamespace(notes=[])
 
     def refresh(self, names: list[str]) -> None:
         self.refreshed += names

@@ -43,7 +43,7 @@ class SupervisorProcess:
             "start", key, str(self.base / "run" / key), argv, more.get("directory", "/"),
             0o022, more.get("environment", "e"), more.get("extra", {}),
             str(self.base / "logs" / key), None, more.get("locks", []), None,
-            mark_of(f"test.{key}"), b'["vm",[]]',
+            more.get("device_group"), mark_of(f"test.{key}"), b'["vm",[]]',
         )  # fmt: skip
 
     def start(self, key: str, *argv: str, **more: Any) -> None:
@@ -144,7 +144,7 @@ def test_a_claim_that_a_daemon_wrote_to_first_starts_nothing(
     monkeypatch.setattr(os, "write", stopped)
     in_process_supervisor._start(
         "1.0", str(claim), ("touch", str(ran)), "/", 0o022, "e", {}, "/dev/null", None, [],
-        None, 1, b"",
+        None, None, 1, b"",
     )  # fmt: skip
     assert in_process_supervisor.reports == [("late", "1.0")]
     assert not ran.exists()
@@ -159,7 +159,7 @@ def test_an_end_is_on_record_before_the_process_is_reaped(
     """Killed at any moment, a supervisor leaves a zombie or a record, if not both."""
     claim, log = str(tmp_path / "5.0"), str(tmp_path / "log")
     in_process_supervisor._start(
-        "5.0", claim, ("false",), "/", 0o022, "e", {}, log, None, [], None, 1, b""
+        "5.0", claim, ("false",), "/", 0o022, "e", {}, log, None, [], None, None, 1, b""
     )
     (pid,) = in_process_supervisor.children
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -340,6 +340,27 @@ def test_an_exception_in_it_is_written_to_the_daemons_log(supervisor: Supervisor
     with pytest.raises(AssertionError, match="has ended"):
         supervisor.wait_for("started")
     assert "TypeError" in (supervisor.base / "daemon.log").read_text()
+
+
+def test_it_is_in_the_device_group_of_a_job_only_while_it_starts_it(
+    supervisor: SupervisorProcess,
+) -> None:
+    group, home = supervisor.base / "user-1" / "1.0", supervisor.base / "no-gpus"
+    supervisor.start("1.0", "true", device_group=str(group))
+    [(_, _, why)] = supervisor.wait_for("busy")
+    assert "the device group cannot be joined" in why
+    group.mkdir(parents=True)
+    (group / "cgroup.procs").touch()
+    supervisor.start("1.1", "true", device_group=str(group))
+    supervisor.wait_for("started")
+    supervisor.reports.clear()
+    supervisor.start("1.2", "true")  # it could not leave the group: nothing else is started in it
+    supervisor.wait_for("busy")
+    home.mkdir()
+    (home / "cgroup.procs").touch()
+    supervisor.start("1.3", "true")
+    supervisor.wait_for("started")
+    assert [(each / "cgroup.procs").read_text() for each in (group, home)] == ["0", "0"]
 
 
 def test_a_stopped_supervisor_is_not_waited_for_and_gets_all_messages_later(
