@@ -176,12 +176,17 @@ def test_the_terminal_of_a_job_is_that_of_its_user(machine: Machine, system: Sys
         assert (process.wait(60), b"got yes" in output) == (3, True), output
 
 
+def open_port(system: SystemCopy) -> None:
+    """Let the daemon listen on a free loopback port."""
+    config = "printf '[api]\\nlisten = \"127.0.0.1:0\"\\n' >> /etc/stoker/config.toml"
+    assert system.copy.run("sh", "-c", config).returncode == 0
+
+
 def test_a_user_gets_a_session_at_the_port_of_the_configuration(
     machine: Machine, stopped: SystemCopy
 ) -> None:
     ana, ben = machine.ana, machine.ben
-    config = "printf '[api]\\nlisten = \"127.0.0.1:0\"\\n' >> /etc/stoker/config.toml"
-    assert stopped.copy.run("sh", "-c", config).returncode == 0
+    open_port(stopped)
     stopped.start()
     job = stopped("submit", "--", "echo private; exec sleep 600", user=ben).strip()
     url, _, code = stopped("ui", "--print", user=ana).strip().partition("/#c=")
@@ -205,6 +210,27 @@ def test_a_user_gets_a_session_at_the_port_of_the_configuration(
     assert ask("POST", "/v1/cancel", {"select": [job]})[0] == 403
     assert ask("POST", "/v1/limits", {"subject": "*", "max_gpus": "0"})[0] == 403
     stopped("cancel", job, user=ben)
+
+
+def test_a_token_lists_the_jobs_of_its_user(machine: Machine, system: SystemCopy) -> None:
+    ana, ben = machine.ana, machine.ben
+    listen = "from stoker.client.client import connect; connect().listen('127.0.0.1:0', tls=True)"
+    done = system.copy.run(machine.installation.python, "-P", "-c", listen)
+    assert done.returncode == 0, done.stderr
+    token = ana.home / "token"
+    token.write_text(system("token", "create", "--name", "x", user=ana))
+    token.chmod(0o600)
+    os.chown(token, ana.uid, ana.gid)
+    (port,) = system.json("daemon", "status", user=ana)["listeners"]
+    remote = {
+        "STOKER_SERVER": f"tls://{port['address']}", "STOKER_TOKEN_FILE": str(token),
+        "STOKER_FINGERPRINT": port["fingerprint"],
+    }  # fmt: skip
+    for user in (ana, ben):
+        system("submit", "--hold", "--", "true", user=user)
+    for options, users in (((), {ana.name}), (("--all-users",), {ana.name, ben.name})):
+        jobs = system.json("queue", *options, user=ana, env=remote)["jobs"]
+        assert {job["user"] for job in jobs} == users
 
 
 def test_without_a_port_ui_says_what_an_administrator_sets(
@@ -266,7 +292,8 @@ def test_commands_about_a_daemon_say_that_it_is_the_one_of_all_users(
 ) -> None:
     ana = machine.ana
     assert system.json("daemon", "status", user=ana)["mode"] == "system"
-    for words in (("daemon", "start"), ("daemon", "restart"), ("daemon", "log"), ("db", "path")):
+    refused = [("daemon", action) for action in ("start", "restart", "log", "stop")]
+    for words in (*refused, ("db", "path")):
         done = system.copy.stoker(*words, user=ana)
         assert (done.returncode, "system daemon" in done.stderr) == (1, True), done.stderr
     assert "pid" in system.json("daemon", "start", user=ana, env=OWN)

@@ -170,6 +170,7 @@ export interface DaemonStatus {
   state_dir: string;
   log: string;
   mode: string;
+  user: string;
   draining: boolean;
   counts: Record<string, number>;
   policy: string;

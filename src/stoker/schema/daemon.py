@@ -35,6 +35,8 @@ class DaemonStatus(Struct, kw_only=True):
     state_dir: str
     log: str
     mode: str
+    user: str = ""
+    """Of the request."""
     draining: bool
     counts: dict[str, int]
     policy: str

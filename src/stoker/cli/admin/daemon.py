@@ -96,6 +96,8 @@ def stop(args: Args) -> int:
     running = _daemon_status()
     if running is None:
         holder = lock_holder()
+        if holder is None:
+            require_own()
         text = NOT_RUNNING if holder is None else _stop_by_signal(holder, mode)
         stopped = {} if holder is None else {"pid": holder}
         return output.report({"running": [], **stopped, "text": text}, f"stoker: {text}")

@@ -54,8 +54,8 @@ def main(argv: list[str]) -> int:
     if args.flag("json"):
         return output.emit(views)
     if not views:
-        subject = output.clean(args.words[0]) if args.words else "no user, group or queue"
-        output.say(f"stoker: {subject} has {'no limits' if args.words else 'limits'}")
+        subject = f"{output.clean(args.words[0])} has no limits" if args.words else "no limits"
+        output.say(f"stoker: {subject} that you may see")
         return 0
     print("\n".join(_table(views, args)))
     return 0

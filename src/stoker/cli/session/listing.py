@@ -29,7 +29,10 @@ def chosen_user(client: Client, args: Args) -> str | None:
     """Return the user whose jobs are listed; None: those that are named, or of all users."""
     if args.text("user") is not None or args.words or args.flag("all_users"):
         return args.text("user")
-    return listed_user(client.path)
+    if isinstance(client.path, str):
+        return listed_user(client.path)
+    status = client.daemon()  # over TCP the daemon knows the user, by the token
+    return status["user"] if status["mode"] == "system" else None
 
 
 def format_lines(args: Args, views: list[JsonObject]) -> list[str] | None:

@@ -55,6 +55,7 @@ async def status(api: RouteContext, request: Request) -> Any:
                 state_dir=api.context.directory,
                 log=places.daemon_log(),
                 mode=api.mode,
+                user=api.context.submitter,
                 draining=daemon.lifecycle.is_draining,
                 counts=queries.counts(state),
                 policy=policies.summary(state),
