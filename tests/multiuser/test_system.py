@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +142,20 @@ def test_the_end_of_a_failed_jobs_output_is_shown_to_its_user(
     [view] = ben.ask("GET", "/jobs?tail=3")["jobs"]
     assert (view["state"], view["user"]) == ("FAILED", machine.ana.name)
     assert "secret" not in json.dumps(view)
+
+
+@pytest.mark.parametrize("replace", [os.mkfifo, lambda path: path.symlink_to("/etc/shadow")])
+def test_a_log_that_cannot_be_read_is_an_error(
+    machine: Machine, system: SystemDaemon, replace: Callable[[Path], None]
+) -> None:
+    ana = system.client(machine.ana)
+    job = ana.run("echo output")["id"]
+    (view,) = ana.wait(job)
+    log = Path(view["log"])
+    log.unlink()
+    replace(log)
+    status, reply = ana.send("GET", f"/jobs/{job}/log")
+    assert (status, b"cannot be read" in reply, b"output" in reply) == (409, True, False)
 
 
 def test_live_and_event_streams_are_filtered(machine: Machine, system: SystemDaemon) -> None:

@@ -175,6 +175,8 @@ async def log(api: RouteContext, request: Request) -> Response:
     files = await api.ask(partial(queries.jobs_for_log, api.context, selector, attempt, part))
     path = files.err if query.get("stream") == "err" and files.err else files.out
     read = part_reader(path) if files.owner is None else user_part_reader(api, files.owner, path)
+    if files.owner is not None:
+        await read(0, 1)  # once the reply has begun, an error could only break it off
     start = 0
     if query.get("tail"):
         start = await start_of_tail(read, parse_number(query["tail"], "tail"))
