@@ -272,7 +272,7 @@ class Plan:
             if job.spec.queue in blocked_queues or self.quota_blocks(job):
                 continue
             yield from self.protect(job)
-            placement = self.backfill.try_start(
+            placement = self.backfill.find_start(
                 job, self.ledger_for(job), lambda job=job: self.blocked_before(job)
             )
             if placement is not None:
@@ -445,7 +445,7 @@ class Plan:
         backfill = self.backfill_type(
             self, self.future, lambda other: _is_stopping(other) or other.id in ids
         )
-        return backfill.try_start(job, self.future, lambda: blocked) is not None
+        return backfill.find_start(job, self.future, lambda: blocked) is not None
 
     def release_all(self, victims: Iterable[Job]) -> None:
         for victim in victims:
@@ -567,7 +567,7 @@ class Easy:
     def releases(self) -> list[tuple[float, Placement]]:
         return self.plan.releases(self.without)
 
-    def try_start(
+    def find_start(
         self, job: Pending, ledger: Ledger, blocked: Callable[[], Iterable[Pending]]
     ) -> Placement | None:
         """Return where a job may start without a delay of the reserved job."""
@@ -631,7 +631,7 @@ class Conservative(Easy):
         self.slots: list[Slot] = []
         self.booked: set[int] = set()
 
-    def try_start(
+    def find_start(
         self, job: Pending, ledger: Ledger, blocked: Callable[[], Iterable[Pending]]
     ) -> Placement | None:
         if ledger.find(job.request) is None:

@@ -255,7 +255,7 @@ def test_start_beside_a_reservation_is_seen_by_the_next_candidate():
     def start(limit: int | None) -> Placement:
         ledger = Overlay(cluster)
         ledger.withhold(nominated)
-        placement = backfill.try_start(gpus(1), limit, ledger, blocked)
+        placement = backfill.find_start(gpus(1), limit, ledger, blocked)
         assert placement is not None
         cluster.allocate(placement)
         return placement

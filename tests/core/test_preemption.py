@@ -58,7 +58,7 @@ random_workloads = settings(
 def without_search_limits() -> Iterator[None]:
     """Try every preemptor on every node."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemptor, "MAX_PREEMPTORS_PER_CYCLE", 10_000)
+        patch.setattr(preemptor, "MAX_PREEMPTORS_PER_PASS", 10_000)
         patch.setattr(victim_selection, "MAX_NODES_PER_PREEMPTOR", 10_000)
         yield
 

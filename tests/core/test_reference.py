@@ -188,7 +188,7 @@ def facts(name: str, gpus: int, cores: int, memory: int, model: str) -> NodeFact
 def unlimited_search() -> Any:
     """Lift the budgets of one cycle: the reference planner has none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemptor, "MAX_PREEMPTORS_PER_CYCLE", 1000)
+        patch.setattr(preemptor, "MAX_PREEMPTORS_PER_PASS", 1000)
         patch.setattr(victim_selection, "MAX_NODES_PER_PREEMPTOR", 1000)
         yield
 

@@ -18,7 +18,7 @@ from stoker.core.placement.infeasible import infeasibility_reason
 from stoker.core.placement.request_shape import request_amounts, request_shape
 from stoker.core.policies import ranking as ranks
 from stoker.core.policies.policy import BackfillMode, DurationSource, QueueOrder
-from stoker.core.preemption.preemptor import MAX_PREEMPTORS_PER_CYCLE
+from stoker.core.preemption.preemptor import MAX_PREEMPTORS_PER_PASS
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.reranking import victim_key
 from stoker.core.state.state import State
@@ -239,7 +239,7 @@ def preemption_risk(state: State, job: Job, at: float, boot: float) -> tuple[str
         if state.spec(job).training is not None and not job.progress.accepts_stop:
             return ("it has not reported yet that it can be preempted and resumed",)
         return ("it cannot be preempted and resumed, so it keeps its resources until it ends",)
-    others = first_jobs(state.pending, state.jobs, MAX_PREEMPTORS_PER_CYCLE)
+    others = first_jobs(state.pending, state.jobs, MAX_PREEMPTORS_PER_PASS)
     texts = (_preemption_text(state, job, other, at) for other in others)
     return tuple(islice((text for text in texts if text is not None), MAX_LISTED))
 

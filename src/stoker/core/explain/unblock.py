@@ -22,7 +22,7 @@ from stoker.core.placement.advance import blocking_reservations
 from stoker.core.placement.compatibility import for_node, is_compatible
 from stoker.core.placement.placer import find_placement
 from stoker.core.policies.policy import BackfillMode
-from stoker.core.preemption.preemptor import MAX_PREEMPTORS_PER_CYCLE
+from stoker.core.preemption.preemptor import MAX_PREEMPTORS_PER_PASS
 from stoker.core.queue.pending_queue import first_jobs
 from stoker.core.state.limits import LimitHit
 from stoker.core.state.state import State
@@ -135,7 +135,7 @@ class _WhatIf:
         self.state, self.request, self.stopping = state, request, stopping
         self.queue = state.spec(job).queue
         self.is_strict = state.backfill_mode(self.queue) is BackfillMode.STRICT
-        first = first_jobs(state.pending, state.jobs, MAX_PREEMPTORS_PER_CYCLE)
+        first = first_jobs(state.pending, state.jobs, MAX_PREEMPTORS_PER_PASS)
         self.ahead = first[: first.index(job)] if job in first else first
 
     def would_start(self, ended: list[Job], vacated: Iterable[tuple[str, str]] = ()) -> bool:

@@ -35,7 +35,7 @@ OVERRUN = 0.5
 take turns on GPUs and end late; with less, a job far over its estimate delays others for longer
 (`stoker simulate --estimates`)."""
 OVERRUN_TOLERANCE = 1 / 16
-"""Share of the expected time below which an overrun may be the cost of restarts."""
+"""Share of the expected time below which `OVERRUN` times an overrun may be the cost of restarts."""
 COARSE_STEP = 0.5
 """Doublings: step of the remaining time in overrun and of fair-share penalties, so that jobs seldom
 change places."""

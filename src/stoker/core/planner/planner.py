@@ -20,8 +20,8 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
        into what is neither nominated to a job before it nor reserved, unless the quota of its
        queue or array, or strict order, blocks it. Of a request that does not fit, no later class
        is examined.
-    4. Protect higher-ranked jobs: if the candidate could never be preempted for them, their
-       victims are asked to stop first.
+    4. Preempt for jobs ahead first: if the candidate could never be preempted for them, their
+       victims are asked to stop before it starts.
     5. Place the candidate. It starts unless it does not fit beside what is nominated to jobs
        before it, or would delay a reservation. If there is none yet, the first protected job
        before a candidate that fits gets it.
@@ -33,7 +33,7 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
     """
     session = PlanningSession(state, at, boot)
     smaller = list(rebalance(state, session.nominations.future, at, boot))
-    yield from session.commit(smaller)
+    yield from session.emit(smaller)
     if smaller:
         session.nominations.refresh()
     session.assign()
@@ -41,11 +41,11 @@ def plan(state: State, at: float, boot: float) -> Generator[Decision, None, bool
     starts = StartStage(session)
     for candidate in starts.candidates():
         if assignment is None:  # otherwise jobs before it have their targets
-            yield from session.commit(session.preemption.protect(*candidate))
-        yield from session.commit(starts.start(candidate))
+            yield from session.emit(session.preemption.preempt_for_jobs_ahead(*candidate))
+        yield from session.emit(starts.start(candidate))
     decided, revoked = session.decision_count, session.nominations.revocations
     assigned = assignment.preemptions(boot) if assignment is not None else None
-    yield from session.commit(session.preemption.run(assigned))
+    yield from session.emit(session.preemption.run(assigned))
     # As long as the same jobs stop, another plan derives the revoked nominations again.
     is_freed = session.nominations.revocations > revoked and session.decision_count > decided
     return is_freed or (starts.has_unused_targets and session.decision_count > 0)

@@ -27,7 +27,7 @@ class PlanningSession:
         self.assignment: Assignment | None = None
         """Targets of all jobs, if GPU models or co-located jobs were measured to differ."""
         self.decision_count = 0
-        """Number of committed decisions."""
+        """Number of decisions so far."""
 
     def assign(self) -> None:
         """Assign all jobs together, if it matters which job gets which GPU."""
@@ -36,7 +36,7 @@ class PlanningSession:
             self.assignment = Assignment(self.state, policy, self.nominations.future, self.at)
             self.nominations.replace(self.assignment.nominations())
 
-    def commit(self, decisions: Iterable[Decision]) -> Iterator[Decision]:
+    def emit(self, decisions: Iterable[Decision]) -> Iterator[Decision]:
         """Yield decisions; the caller applies each to the state before it asks for the next.
 
         What a decision changes besides the state is changed here, once it is applied.

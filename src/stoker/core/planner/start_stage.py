@@ -103,7 +103,7 @@ class StartStage:
             nominated = {}
         for request in variants:
             blocked = session.guard.blocked_before(candidate.key, nominated)
-            placement = session.backfill.try_start(request, limit, ledger, blocked)
+            placement = session.backfill.find_start(request, limit, ledger, blocked)
             if placement is None and session.state.cluster.advance_reservations:
                 placement = self._within_own(job, request, ledger)
             if placement is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from stoker.core.cluster.overlay import Overlay
-from stoker.core.elastic import rebalance as rounds
+from stoker.core.elastic import rebalance
 from stoker.core.events import PreemptionCancelled, PreemptionRequested
 from stoker.core.model.job import Job, JobState
 from stoker.core.model.resources import GPU, ResourceRequest
@@ -25,7 +25,7 @@ from stoker.core.state.reranking import first_victim, may_preempt, update_victim
 from stoker.core.state.state import State
 from stoker.core.structures import AFTER_ALL, SortKey
 
-MAX_PREEMPTORS_PER_CYCLE = 16
+MAX_PREEMPTORS_PER_PASS = 16
 """Pending jobs that are tried as preemptors in one pass over the queue: bounds its time."""
 
 
@@ -51,7 +51,7 @@ class PreemptionStage:
             lambda group: capacity_test(nominations.future, group.shape)
         )
 
-    def protect(
+    def preempt_for_jobs_ahead(
         self, key: SortKey, job: Job, request: ResourceRequest
     ) -> Iterator[PreemptionRequested]:
         """Yield victims of higher-ranked jobs, if a job that may start could not be preempted.
@@ -93,17 +93,17 @@ class PreemptionStage:
             yield from self._run(AFTER_ALL, None)
         if state.memory.elastic_targets:
             ledger = Overlay(self.nominations.ledger_for(AFTER_ALL))
-            yield from rounds.grow(state, ledger, at, boot)
+            yield from rebalance.grow(state, ledger, at, boot)
 
     def _run(self, end: SortKey, nodes: Sequence[str] | None) -> Iterator[PreemptionRequested]:
         state, nominations, tried = self.state, self.nominations, 0
         self._forget_thresholds()
         for key, job_class, id in self._possible_preemptors(nodes):
-            if key >= end or tried == MAX_PREEMPTORS_PER_CYCLE:
+            if key >= end or tried == MAX_PREEMPTORS_PER_PASS:
                 return
             if id in nominations.counting_on_surplus:
                 continue
-            if id in state.memory.nominations or rounds.covered_by_rebalance(state, id):
+            if id in state.memory.nominations or rebalance.covered_by_rebalance(state, id):
                 tried += 1
                 continue
             if not self._admission.admits(job_class):

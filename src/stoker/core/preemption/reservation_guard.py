@@ -77,7 +77,7 @@ class ReservationGuard:
                     yield end, other.placement
 
         backfill, blocked = self.backfill(future, releases), self.blocked_before(key, nominated)
-        return backfill.try_start(request, self.state.spec(job).limit, future, blocked) is None
+        return backfill.find_start(request, self.state.spec(job).limit, future, blocked) is None
 
     def blocked_before(self, end: SortKey, exclude: Container[int] = ()) -> Iterator[BlockedJob]:
         """Yield protected jobs before a position, which no quota and no strict order blocks.

@@ -69,7 +69,7 @@ class ConservativeBackfill(EasyBackfill):
         self._started: dict[int, float] = {}
         """Latest end of the jobs that started in this scan, by the identity of their placement."""
 
-    def try_start(
+    def find_start(
         self,
         request: ResourceRequest,
         limit: int | None,

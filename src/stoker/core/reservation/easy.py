@@ -52,7 +52,7 @@ class EasyBackfill:
         self.wall_offset = wall_offset
         self._reservation: Reservation | None = None
 
-    def try_start(
+    def find_start(
         self,
         request: ResourceRequest,
         limit: int | None,
@@ -60,6 +60,8 @@ class EasyBackfill:
         blocked: Iterable[BlockedJob],
     ) -> Placement | None:
         """Return devices on which a request may start now, or None. The caller allocates them.
+
+        What ends after the shadow time is charged to what is free beside the reservation.
 
         `ledger` is what the job may use now, `blocked` the protected jobs before it, in order;
         those are only looked up if the request fits.
@@ -107,7 +109,7 @@ class EasyBackfill:
         reservation = self._reservation
         if reservation is None:
             return capacity_test(ledger, shape)
-        # Slightly more time than there is: rounding must not hide a job that `try_start` accepts.
+        # Slightly more time than there is: rounding must not hide a job that `find_start` accepts.
         left = reservation.shadow_time - self.now - KILL_GRACE_SECONDS + ROUNDING_SECONDS
         fits_now = capacity_test(ledger, shape)
         fits_beside = capacity_test(reservation.backfill_capacity(ledger), shape)
