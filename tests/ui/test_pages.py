@@ -92,6 +92,25 @@ def test_a_job_that_can_never_start_is_listed_until_it_is_cancelled(
     expect(entry).to_have_count(0)
 
 
+def test_the_menu_has_the_actions_that_apply(box: DaemonFixture, visitor: Visitor) -> None:
+    label = box.submit("--hold", "true")
+    menu = visitor.page.get_by_role("dialog", name="Actions")
+    keys = visitor.page.keyboard
+    visitor.open("q")
+    visitor.row(label).click()
+    for path in ("q", f"j/{label}"):
+        visitor.open(path)
+        visitor.page.locator("button", has_text="Release").or_(visitor.row(label)).first.wait_for()
+        keys.press(".")
+        expect(menu.get_by_role("button")).to_have_text(["Cancel 1 job", "Release 1 job", "Close"])
+        keys.press("Escape")
+        expect(menu).to_have_count(0)
+    keys.press(".")
+    keys.press("ArrowDown")
+    keys.press("Enter")
+    box.becomes(label, "COMPLETED")
+
+
 def test_a_new_job_appears_and_a_daemon_that_dies_is_shown(
     box: DaemonFixture, visitor: Visitor
 ) -> None:

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import type { ActionReply, DrainReply } from "./api";
 import { exact, plural, quoted, ranges } from "./core/format";
+import { groupOf } from "./core/states";
 import { ApiError, post } from "./net/api";
 import { mayAct, table } from "./net/live";
 
@@ -12,6 +13,27 @@ const DONE: Record<Verb, string> = {
   cancel: "cancelled", hold: "held", release: "released", retry: "requeued", pause: "paused", resume: "resumed", dismiss: "marked as seen",
 };
 const UNDO: Partial<Record<Verb, Verb>> = { hold: "release", release: "hold", pause: "resume", resume: "pause" };
+
+/** What may be done to a job in a state. */
+export const APPLIES: Record<Verb, (state: string, held: boolean) => boolean> = {
+  cancel: (state) => ["running", "pending"].includes(groupOf(state)),
+  hold: (state, held) => state === "PENDING" && !held,
+  release: (state, held) => state === "PENDING" && held,
+  retry: (state) => ["failed", "done"].includes(groupOf(state)),
+  pause: (state) => state === "RUNNING",
+  resume: (state) => state === "SUSPENDED",
+  dismiss: (state) => groupOf(state) === "failed",
+};
+export const VERBS = Object.keys(APPLIES) as Verb[];
+
+export const titleOf = (verb: Verb): string => (verb === "dismiss" ? "Mark as seen" : verb[0]!.toUpperCase() + verb.slice(1));
+
+/** The actions of the open menu, with the jobs that each applies to. */
+export const menu = signal<[Verb, readonly number[]][] | null>(null);
+
+export function openMenu(items: [Verb, readonly number[]][]): void {
+  if (mayAct.peek()) menu.value = items.filter(([, ids]) => ids.length);
+}
 
 /** What users call a job. */
 function labelOf(id: number): string {

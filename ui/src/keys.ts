@@ -1,7 +1,7 @@
 // The keyboard: keys of all pages, and those that a page adds.
 
 import { signal } from "@preact/signals";
-import { question } from "./actions";
+import { menu, question } from "./actions";
 import { chooseRange, nextTheme } from "./prefs";
 import { go, route } from "./route";
 
@@ -51,7 +51,7 @@ function moveFocus(by: number): void {
 export function listenToKeys(): void {
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
-    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || question.value) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || question.value || menu.value) return;
     if (target.closest("input:not([type=checkbox]), textarea, select")) {
       if (event.key === "Escape") target.blur();
       return;
@@ -78,6 +78,6 @@ export function listenToKeys(): void {
 
 export const HELP: [keys: string, meaning: string][] = [
   ["?", "this help"], ["/", "search"], ["g o   g q   g s   g m", "overview, queue, sweeps, machines"], ["g h   g p", "history, plan"], ["j   k", "next, previous"], ["Enter", "open, unfold"],
-  ["x   X   *", "select, select a range, select all"], ["l", "log"], ["c", "cancel (asks first)"], ["r", "retry"], ["h", "hold or release"], ["e", "edit the priority"], ["J   K", "move in the queue"],
+  ["x   X   *", "select, select a range, select all"], ["l", "log"], ["c", "cancel (asks first)"], ["r", "retry"], ["h", "hold or release"], ["e", "edit the priority"], ["J   K", "move in the queue"], [".", "menu of actions"],
   ["[   ]", "shorter, longer period"], ["t", "light or dark"], ["Esc", "close, deselect"],
 ];

@@ -14,7 +14,7 @@ import { Sweep, Sweeps } from "./pages/sweep";
 import { applyTheme } from "./prefs";
 import { route } from "./route";
 import { Empty } from "./widgets/plain";
-import { Help, Notices, Question, Rail, SignedOut, updateTitle } from "./widgets/frame";
+import { Help, Menu, Notices, Question, Rail, SignedOut, updateTitle } from "./widgets/frame";
 import "./style.css";
 
 /** Pages that are opened now and then, loaded after all others: a daemon that has ended has no files. */
@@ -59,6 +59,7 @@ function App() {
         {link.value.state === "signed-out" ? <SignedOut /> : <Page />}
       </main>
       <Question />
+      <Menu />
       <Help />
       <Notices />
     </>

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { act, edit, notify, type Verb } from "../actions";
+import { act, APPLIES, edit, notify, openMenu, titleOf, VERBS, type Verb } from "../actions";
 import type { JobList, JobView, WhyView } from "../api";
 import { submitCommand, submitPython } from "../core/copy";
 import { count, duration, exact, figure, memory, plural, safe, unix } from "../core/format";
@@ -24,8 +24,11 @@ keysOf("j", {
   c: () => shown && ["running", "pending"].includes(groupOf(shown.state)) && act("cancel", [shown.id]),
   r: () => shown && ["failed", "done"].includes(groupOf(shown.state)) && act("retry", [shown.id]),
   e: editPriority,
+  ".": () => shown && openMenu(verbsOf(shown).map((verb) => [verb, [shown!.id]])),
   h: () => shown?.state === "PENDING" && act(isHeld(shown) ? "release" : "hold", [shown.id]),
 });
+
+const verbsOf = (job: JobView): Verb[] => VERBS.filter((verb) => APPLIES[verb](job.state, isHeld(job)) && !(verb === "dismiss" && job.dismissed));
 
 const isHeld = (job: JobView) => table.byId(job.id)?.held ?? false;
 
@@ -93,11 +96,7 @@ function Head({ job }: { job: JobView }) {
   const group = groupOf(job.state);
   const held = isHeld(job);
   const elapsed = job.started_at ? (job.ended_at ? unix(job.ended_at) : now.value) - unix(job.started_at) : null;
-  const verbs: [Verb, boolean][] = [
-    ["cancel", group === "running" || group === "pending"], ["hold", job.state === "PENDING" && !held], ["release", held],
-    ["pause", job.state === "RUNNING"], ["resume", job.state === "SUSPENDED"], ["retry", group === "failed" || group === "done"],
-    ["dismiss", group === "failed" && !job.dismissed],
-  ];
+  const verbs = verbsOf(job);
   const reason = group === "failed" || group === "done" ? job.cause : job.reason_text;
   const { gpu = [] } = job.devices;
   return (
@@ -116,9 +115,7 @@ function Head({ job }: { job: JobView }) {
       {reason ? <p class="reason">{safe(reason, 600)}{job.termination_note ? `; ${safe(job.termination_note, 300)}` : ""}</p> : null}
       {mayAct.value ? (
         <p class="actions">
-          {verbs.map(([verb, applies]) => applies ? (
-            <button type="button" key={verb} class={verb === "cancel" ? "danger" : ""} onClick={() => act(verb, [job.id])}>{verb === "dismiss" ? "Mark as seen" : verb[0]!.toUpperCase() + verb.slice(1)}</button>
-          ) : null)}
+          {verbs.map((verb) => <button type="button" key={verb} class={verb === "cancel" ? "danger" : ""} onClick={() => act(verb, [job.id])}>{titleOf(verb)}</button>)}
           {group === "pending" || group === "running" ? (
             <form onSubmit={(event) => {
               event.preventDefault();

@@ -2,7 +2,7 @@
 
 import { computed, effect, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { act, edit, move, type Verb } from "../actions";
+import { act, APPLIES, edit, move, openMenu, titleOf, VERBS, type Verb } from "../actions";
 import { compile, parse, selects, serverText, toggle } from "../core/filter";
 import { count, duration, plural, safe } from "../core/format";
 import { listing, positionOf, type Fold, type Sort } from "../core/listing";
@@ -110,16 +110,6 @@ function targets(): number[] {
   return cursorAt.value >= 0 ? idsAt(cursorAt.value) : [];
 }
 
-const APPLIES: Record<Verb, (state: string, held: boolean) => boolean> = {
-  cancel: (state) => ["running", "pending"].includes(groupOf(state)),
-  hold: (state, held) => state === "PENDING" && !held,
-  release: (state, held) => state === "PENDING" && held,
-  retry: (state) => ["failed", "done"].includes(groupOf(state)),
-  pause: (state) => state === "RUNNING",
-  resume: (state) => state === "SUSPENDED",
-  dismiss: (state) => groupOf(state) === "failed",
-};
-
 /** Those of the jobs whose state allows the verb. */
 function allowed(verb: Verb, ids: number[]): number[] {
   return ids.filter((id) => {
@@ -166,6 +156,7 @@ keysOf("q", {
     if (!selected.value.size && cursorAt.value >= 0) select(cursorAt.value, false);
     setTimeout(editPriority);
   },
+  ".": () => openMenu(VERBS.map((verb) => [verb, allowed(verb, targets())])),
   J: () => shift(1),
   K: () => shift(-1),
 });
@@ -307,7 +298,7 @@ function Bulk() {
       <b>{plural(ids.length, "job")} selected</b>
       {mayAct.value ? verbs.map(([verb, some]) => (
         <button type="button" key={verb} class={verb === "cancel" ? "danger" : ""} onClick={() => act(verb, some)}>
-          {verb === "dismiss" ? "Mark seen" : verb[0]!.toUpperCase() + verb.slice(1)} {some.length === ids.length ? "" : count(some.length)}
+          {titleOf(verb)} {some.length === ids.length ? "" : count(some.length)}
         </button>
       )) : null}
       {mayAct.value && editable.length ? (

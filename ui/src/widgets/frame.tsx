@@ -1,8 +1,8 @@
 // What surrounds every page: navigation, state of the connection, questions, notices, help.
 
 import { useLayoutEffect, useRef } from "preact/hooks";
-import { dismissNotice, notices, question } from "../actions";
-import { clock, safe } from "../core/format";
+import { act, dismissNotice, menu, notices, question, titleOf } from "../actions";
+import { clock, plural, safe } from "../core/format";
 import { HELP, isHelpOpen } from "../keys";
 import { alarms, announcement, counts, hello, link, mayAct, now } from "../net/live";
 import { isDark, nextTheme, zone } from "../prefs";
@@ -68,6 +68,30 @@ export function Question() {
         <button type="button" onClick={close}>Back</button>
         <button type="button" class="danger" autofocus onClick={() => (close(), void asked.run())}>{asked.label}</button>
       </p>
+    </Modal>
+  );
+}
+
+const STEPS: Record<string, number> = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 };
+
+/** The actions that apply to the selected jobs; arrow keys move between them. */
+export function Menu() {
+  const items = menu.value;
+  if (!items) return null;
+  const close = () => (menu.value = null);
+  const onKeyDown = (event: KeyboardEvent) => {
+    const buttons = [...(event.currentTarget as HTMLElement).querySelectorAll("button")];
+    const by = STEPS[event.key];
+    if (by) buttons[(buttons.indexOf(document.activeElement as HTMLButtonElement) + by + buttons.length) % buttons.length]?.focus();
+  };
+  return (
+    <Modal label="Actions" onClose={close}>
+      <h2>Actions</h2>
+      <div class="menu" onKeyDown={onKeyDown}>
+        {items.map(([verb, ids]) => <button type="button" key={verb} class={verb === "cancel" ? "danger" : ""} onClick={() => (close(), act(verb, ids))}>{titleOf(verb)} <span>{plural(ids.length, "job")}</span></button>)}
+        {items.length ? null : <p class="muted">No job is selected to which an action applies.</p>}
+        <button type="button" onClick={close}>Close</button>
+      </div>
     </Modal>
   );
 }

@@ -1,0 +1,1 @@
+import{Q as B}from"./chunk-3RRBRIHN.js";var t=["#0072B2","#D55E00","#009E73","#B5579A","#A67C00","#3A97CF","#5D4FB0","#6B7580"],n=["#56B4E9","#E69F00","#2BC497","#E08ABF","#F0E442","#F4794A","#A79BF0","#A9B3BD"],o=A=>(B.value?n:t)[A%t.length];export{o as a};
