@@ -33,7 +33,11 @@ function load(page: string): void {
 
 function Later({ page }: { page: string }) {
   const Loaded = later.value[page];
-  useEffect(() => load(page), [page, isLive.value]);
+  useEffect(() => {
+    // Chromium does not ask again for a module whose host refused the connection.
+    if (Loaded === null && isLive.value) location.reload();
+    else load(page);
+  }, [page, isLive.value]);
   if (Loaded) return <Loaded />;
   return <Empty>{isStale.value ? "The daemon does not answer." : Loaded === null ? "The page cannot be loaded. Load it again." : "Loading …"}</Empty>;
 }
