@@ -120,8 +120,10 @@ def parse_words(text: str, table: WordTable) -> dict[str, Any]:
     """Parse `gpus=a100:2 time=8h` into fields of a shape; raise BadValue."""
     values: dict[str, str] = {}
     for word in text.split():
-        name, equals, value = word.partition("=")
-        if not equals or not value or name not in table:
+        name, _, value = word.partition("=")
+        if name in table and not value:
+            raise BadValue(f"--pilot: {name} needs a value; write {name}=VALUE.")
+        if name not in table:
             known = ", ".join(table)
             raise BadValue(f"--pilot: '{word}' is not one of {known}, each with =VALUE.")
         if name in values:

@@ -219,6 +219,7 @@ def test_a_cluster_is_added_and_changed(handlers: HandlerFixture) -> None:
         (AddNode("lab", "slurm://", key="/k", options=PILOT), "usage", "ssh configuration"),
         (AddNode("ant", "slurm://", options=PILOT), "failed", "choose another name"),
         (AddNode("bee", "ssh://me@bee", options=PILOT), "usage", "no such options"),
+        (AddNode("lab", "kubernets://"), "usage", "kubernetes://"),
     ],
 )
 def test_a_cluster_that_cannot_be_added_is_rejected(

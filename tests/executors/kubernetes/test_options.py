@@ -48,6 +48,8 @@ def test_a_pod_has_a_core_for_each_gpu() -> None:
         ("image=i gpus=x", "gpus takes a whole number"),
         ("image=i gpus=1 gpus=2", "gpus is given twice"),
         ("image=i nodes=2", "'nodes=2' is not one of gpus, image, time, max"),
+        ("image=i gpus", "gpus needs a value; write gpus=VALUE"),
+        ("image=", "image needs a value; write image=VALUE"),
         ("image=i time=1m", "time= must be at least"),
         ("image=i gpus=a/b:2", "'a/b' is not a value of the label"),
     ],

@@ -33,7 +33,7 @@ it at the end of an epoch; it then resumes later from its snapshot.
   --max_epochs N               sets EPOCHS_TO_BE_DONE
   --is_single_gpu BOOL         at most one GPU (true)
   --disable_gpu_sharing BOOL   do not share its GPUs (false)
-  --estimated_memory MIB       total GPU memory of the job; 0: no GPU
+  --estimated_memory MIB       memory to reserve on each GPU; 0: no GPU
   --port_mapping LIST          ports of the node and of the container: 31346:6006,...
   --nodes N                    number of nodes; sets MASTER_ADDR and TF_CONFIG (1)
   --gpus_per_node N            GPUs on each node (1)

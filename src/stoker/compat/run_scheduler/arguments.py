@@ -159,7 +159,8 @@ def _ports(values: dict[str, str]) -> str | None:
         are_numbers = all(port.isascii() and port.isdecimal() and len(port) <= 5 for port in ports)
         if len(ports) != 2 or not are_numbers or not all(0 < int(port) < 65536 for port in ports):
             raise UsageError(
-                f"--port_mapping {clean(text)!r} is not understood; write 31346:6006,31347:8888."
+                f"--port_mapping {clean(text)!r} is not valid: write HOST:CONTAINER, ports from"
+                " 1 to 65535, as 31346:6006,31347:8888."
             )
         if int(ports[0]) in outside:
             raise UsageError(f"--port_mapping {clean(text)!r} has port {ports[0]} twice.")

@@ -66,6 +66,12 @@ def add(context: RequestContext, body: r.AddNode, state: State, now: Instant) ->
         return _add_cluster(context, body, kind, state, now)
     if body.options:
         raise CommandRejected("An SSH node has no such options.", "usage")
+    if "://" in body.address and not body.address.startswith("ssh://"):
+        raise CommandRejected(
+            f"'{body.address}' is no address of a node or cluster; write ssh://user@host:22,"
+            " slurm:// or kubernetes://.",
+            "usage",
+        )
     address = parse_address(body.address, body.key)
     if body.key is not None and not os.path.isfile(os.path.expanduser(body.key)):
         raise CommandRejected(f"There is no key at {body.key}.", "not_found")
