@@ -417,6 +417,15 @@ def test_kub_17_logs_are_what_the_script_printed(large: RunSchedulerEnv, dumped:
     assert (followed.returncode, followed.stdout) == (1, "one\ntwo\n")
 
 
+def test_kub_17_without_output_the_reason_of_a_failure_is_said(large: RunSchedulerEnv) -> None:
+    (large.user / "silent.py").write_text("import os; os._exit(3)")
+    id = large.submit("--script_path", "silent.py", "j")
+    large.end(id.rpartition("-")[2])
+    done = large.compat("scheduler-get-logs", id)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f"scheduler-get-logs: {id} has no output: ")
+
+
 def test_kub_18_37_43_it_is_preempted_between_epochs_and_resumes(small: RunSchedulerEnv) -> None:
     low = small.train("--max_epochs", 3, "low")
     number = low.rpartition("-")[2]

@@ -36,11 +36,13 @@ def main(argv: list[str]) -> int:
         from stoker.cli.session.follow import follow_to_end
 
         return follow_to_end(client, label, 1)
+    reason = view.get("reason_text") or view.get("cause")
+    why = f": {output.clean(reason)}" if reason else ""
     if not _began(view):
-        why = f": {output.clean(view['reason_text'])}" if view.get("reason_text") else ""
         output.say(f"{NAME}: {jobs.full_id(view)} has not started yet{why}")
         return 0
-    _copy(client, view)
+    if not _copy(client, view) and why:
+        output.say(f"{NAME}: {jobs.full_id(view)} has no output{why}")
     from stoker.cli.session.follow import dismiss_failures
 
     dismiss_failures(client, [view])
@@ -55,8 +57,12 @@ def _began(view: dict[str, Any]) -> list[int]:
     return sorted(attempts)
 
 
-def _copy(client: Client, view: dict[str, Any]) -> None:
+def _copy(client: Client, view: dict[str, Any]) -> bool:
+    """Print the output of all attempts; return whether there was any."""
+    found = False
     for attempt in _began(view):
         for piece in client.log(str(view["id"]), attempt=attempt):
             sys.stdout.buffer.write(piece)
+            found = found or bool(piece)
     sys.stdout.buffer.flush()
+    return found
