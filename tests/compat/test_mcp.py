@@ -9,6 +9,7 @@ import pytest
 
 from client.fake_daemon import FakeDaemon, chunked, in_home, view
 from conftest import Run
+from stoker.cli.screens.model import NEEDED
 from stoker.compat.mcp.limits import WriteLimits
 from stoker.compat.mcp.protocol import MAX_LINE_BYTES, VERSIONS, Server
 from stoker.compat.mcp.text import MAX_OUTPUT_BYTES, MAX_TEXT, fenced, plain, tidy
@@ -141,9 +142,9 @@ def test_an_error_of_the_daemon_is_a_result(fake: FakeDaemon) -> None:
 
 
 def test_the_queue_has_twenty_jobs_in_few_fields(fake: FakeDaemon) -> None:
-    columns = {"id": [1, 2], "array": [None, None], "labels": [None, None]}
+    columns = {"id": [1, 2], "labels": [None, None]}
     columns |= {name: [0, 0] for name in ("name", "user", "queue", "state")}
-    columns |= {"node": [None, None], "cause": [None, None]}
+    columns |= {name: [None, None] for name in ("node", "cause", *NEEDED) if name not in columns}
     fake.answers["GET /v1/jobs/columns"] = (200, {
         "total": 50, "columns": columns, "counts": {"PENDING": 50},
         "dictionary": {name: ["x"] for name in ("name", "user", "queue", "state", "labels")},
